@@ -1,0 +1,1 @@
+"""How it is computed: one implementation a file, its constants, launch parameters and rounding points."""

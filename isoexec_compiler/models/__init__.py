@@ -1,0 +1,1 @@
+"""Model families: one a file, the sites of its forward pass and its Hugging Face config."""

@@ -1,0 +1,1 @@
+"""Frameworks that a contract can bind: one a file."""

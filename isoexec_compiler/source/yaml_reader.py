@@ -1,0 +1,93 @@
+"""YAML, from PyYAML's events: the tree is ours, so nesting and aliases are refused before they cost anything."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import Any
+
+import yaml
+
+from isoexec_compiler.diagnostics import Label
+from isoexec_compiler.source import problems
+from isoexec_compiler.source.text import MAX_PROBLEMS, Text
+from isoexec_compiler.source.tree import Stop, TreeBuilder
+from isoexec_compiler.span import Span
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PLAIN = (None, "")
+
+
+def read_yaml(source: Text, builder: TreeBuilder) -> None:
+    """Feed the one YAML document of `source` to `builder`."""
+    tabs = islice(re.finditer("\t+", source.text), MAX_PROBLEMS)
+    builder.found += (problems.TAB.at(source.span(*match.span()), "tab; indent with spaces") for match in tabs)
+    try:
+        documents = 0
+        for event in yaml.parse(source.text.replace("\t", " "), Loader=_LOADER):
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                _start_document(event, documents, source.name, builder)
+            else:
+                _feed(event, source.name, builder)
+    except yaml.MarkedYAMLError as error:
+        _syntax(error, source, builder)
+
+
+def _start_document(event: Any, number: int, name: str, builder: TreeBuilder) -> None:
+    span = _span(name, event)
+    if event.version or event.tags:
+        builder.found.append(problems.DIRECTIVE.at(span, "directives are not part of the language"))
+    if number > 1:
+        builder.found.append(problems.SECOND_DOCUMENT.at(span, "a second document starts here"))
+        raise Stop
+
+
+def _feed(event: Any, name: str, builder: TreeBuilder) -> None:
+    span = _span(name, event)
+    if isinstance(event, yaml.AliasEvent):
+        builder.found.append(problems.ANCHOR.at(span, f"alias `*{event.anchor}`", help="write the value out"))
+        builder.hole(span)
+    elif isinstance(event, yaml.CollectionEndEvent):
+        closed_by_bracket = event.start_mark.index < event.end_mark.index
+        builder.close(span if closed_by_bracket else None)
+    elif isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)):
+        if event.anchor is not None:
+            builder.found.append(problems.ANCHOR.at(span, f"anchor `&{event.anchor}`", help="remove it"))
+        if event.tag is not None:
+            builder.found.append(problems.TAG.at(span, f"tag `{event.tag}`", help="remove it; quotes make a string"))
+        if isinstance(event, yaml.ScalarEvent):
+            _scalar(event, span, builder)
+        else:
+            builder.open(span, mapping=isinstance(event, yaml.MappingStartEvent))
+
+
+def _scalar(event: Any, span: Span, builder: TreeBuilder) -> None:
+    if event.style in _PLAIN:
+        builder.plain(event.value, span)
+        return
+    if event.style == '"':
+        builder.escaped(event.value, span)
+    builder.scalar(event.value, event.value, span)
+
+
+def _syntax(error: yaml.MarkedYAMLError, source: Text, builder: TreeBuilder) -> None:
+    labels: tuple[Label, ...] = ()
+    if error.context and error.context_mark:
+        labels = (Label(span=_at(error.context_mark, source), text=error.context),)
+    place = _at(error.problem_mark, source)
+    if "nesting depth" in str(error.problem):
+        raise builder.too_deep(place)
+    builder.found.append(problems.SYNTAX.at(place, f"not valid YAML: {error.problem}", labels=labels))
+
+
+def _span(name: str, event: Any) -> Span:
+    start, end = event.start_mark, event.end_mark
+    return Span(
+        file=name, line=start.line + 1, column=start.column + 1, end_line=end.line + 1, end_column=end.column + 1
+    )
+
+
+def _at(mark: Any, source: Text) -> Span:
+    offset = min(mark.index, len(source.text))
+    return source.span(offset, offset)

@@ -1,6 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract as the author meant it: names and values bound to types, with the place each was written.
 
-Spans never enter equality or a digest.
+Places never enter equality or a digest.
 """
 
 from __future__ import annotations
@@ -9,45 +10,69 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from isoexec_compiler.registry import Values
-from isoexec_compiler.source import Span
+from isoexec_compiler.source import Mapping as Table
+from isoexec_compiler.source import Node, Sequence
+from isoexec_compiler.span import Span
 
 NOWHERE = Span(file="", line=1, column=1, end_line=1, end_column=1)
 
 
-def _span() -> Span:
-    return field(default=NOWHERE, compare=False, repr=False)  # type: ignore[return-value]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Something written at `span`; `node` is its source, in which parts are found by key and index."""
+
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
+    node: Node | None = field(default=None, compare=False, repr=False)
+
+    def at(self, *path: str | int) -> Span:
+        """Where the value at `path` stands, or the nearest enclosing part that was written."""
+        return self._walk(path, keys=False)
+
+    def key(self, *path: str | int) -> Span:
+        """Where the key at `path` stands, or the nearest enclosing part that was written."""
+        return self._walk(path, keys=True)
+
+    def _walk(self, path: tuple[str | int, ...], *, keys: bool) -> Span:
+        node, span = self.node, self.span
+        for step in path:
+            if isinstance(node, Table) and isinstance(step, str):
+                entry = node.entry(step)
+                if entry is None:
+                    break
+                node, span = entry.value, entry.key_span if keys else entry.value.span
+            elif isinstance(node, Sequence) and isinstance(step, int) and step < len(node.items):
+                node = node.items[step]
+                span = node.span
+        return span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(Placed):
     """`config` holds the family's figures; `layers` the kind of every layer in order; `dtype` is bf16 or fp32."""
 
     family: str
     dtype: str
     config: Values
     layers: tuple[str, ...]
-    span: Span = _span()
-    config_spans: Mapping[str, Span] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeUse:
+class RuntimeUse(Placed):
+    """The framework of one side. `cases` are those it runs."""
+
     side: str
     use: str
     version: str
     cases: tuple[str, ...]
-    span: Span = _span()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class Region(Placed):
     """A site of the model graph as declared: `name` is the site's name, `op` and `attributes` what is computed there."""
 
     name: str
     op: str
     attributes: Values
-    span: Span = _span()
-    attribute_spans: Mapping[str, Span] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,69 +84,66 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """One line of the composition: the implementation of a region in some cases, pinned to constants."""
+class Selection(Placed):
+    """The implementation of a region in some cases, pinned to constants. A line of the composition may make several."""
 
     region: str
     cases: tuple[str, ...]
     use: str
     constants: Values
     launch: Mapping[str, tuple[Bucket, ...]]
-    span: Span = _span()
-    use_span: Span = _span()
-    constant_spans: Mapping[str, Span] = field(default_factory=dict, compare=False, repr=False)
-    launch_spans: Mapping[str, Span] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyClaim:
+class TopologyClaim(Placed):
     """The same bits at every size of `topology` (tp, ep: ints; sp: "off", "on"), for every pair of sides in `across`."""
 
     topology: str
     sizes: tuple[int | str, ...]
     across: tuple[str, ...]
-    span: Span = _span()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EqualBitsClaim:
+class EqualBitsClaim(Placed):
+    """The same bits of a region in every one of `cases`, although their selections differ."""
+
     region: str
     cases: tuple[str, ...]
-    span: Span = _span()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateClaim:
+class StateClaim(Placed):
+    """What ends the life of a state that outlives a call, and how it resumes."""
+
     state: str
     invalidated_by: tuple[str, ...]
     resume: str
-    span: Span = _span()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToleranceClaim:
+class ToleranceClaim(Placed):
     """Largest absolute difference of log-probabilities (natural log) between two cases; 0 means zero differing bits."""
 
     cases: tuple[str, str]
     max_abs_logprob: float
-    span: Span = _span()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiver:
+class Waiver(Placed):
     """One runtime obligation excused until a date (YYYY-MM-DD), with the reason."""
 
     obligation: str
     reason: str
     expires: str
-    span: Span = _span()
 
 
 Claim = TopologyClaim | EqualBitsClaim | StateClaim | ToleranceClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contract:
+class Contract(Placed):
+    """Everything a contract says."""
+
     name: str
     model: Model
     targets: tuple[str, ...]
@@ -130,4 +152,3 @@ class Contract:
     composition: tuple[Selection, ...]
     claims: tuple[Claim, ...]
     waivers: tuple[Waiver, ...] = ()
-    span: Span = _span()

@@ -41,11 +41,15 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """What is computed, without an order: attributes, and a float64 reference in the module's `reference` function."""
+    """What is computed, without an order: attributes, and a float64 reference in the module's `reference` function.
+
+    `states` names what the op carries from call to call, such as a key-value cache.
+    """
 
     name: str
     doc: str
     attributes: Mapping[str, Field]
+    states: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a Hugging Face config.json: names of old and of 5.x releases, and refusal of what no region of ours computes.
+
+Raises `Unsupported` with every reason at once.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from isoexec_compiler.registry import Unsupported, Value, Values
+
+Config = Mapping[str, Any]
+
+# Rows of the vocabulary are padded to a multiple of this, so that equal leaves can be shared by 8 ranks.
+VOCAB_MULTIPLE = 1024
+
+
+def text_config(config: Config) -> dict[str, Any]:
+    """The part that describes the language model, with what only the outer level of a multimodal config says."""
+    inner = config.get("text_config")
+    if not isinstance(inner, Mapping):
+        return dict(config)
+    outer = {key: config[key] for key in ("tie_word_embeddings", "quantization_config") if key in config}
+    return {**outer, **inner}
+
+
+def dtype(config: Config) -> str:
+    """The model dtype, `bf16` or `fp32`."""
+    written = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    known = {"bfloat16": "bf16", "float32": "fp32"}
+    if written not in known:
+        raise Unsupported(f"the weights are {written}; regions are written for bfloat16 and float32")
+    return known[written]
+
+
+def rope(config: Config) -> dict[str, Any]:
+    """Rotary settings, from `rope_parameters` or from `rope_theta` and its neighbours."""
+    settings = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if config.get(key) is not None}
+    for key in ("rope_scaling", "rope_parameters"):
+        settings |= config.get(key) or {}
+    return settings
+
+
+def integer(config: Config, *names: str) -> int:
+    """The first of `names` that is present, as an integer."""
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    raise Unsupported(f"the config has no integer {names[0]!r}")
+
+
+def ends(config: Config) -> dict[str, Value]:
+    """The figures of the two ends of the model."""
+    vocab = integer(config, "vocab_size")
+    return {
+        "vocab_size": vocab,
+        "padded_vocab_size": -(-vocab // VOCAB_MULTIPLE) * VOCAB_MULTIPLE,
+        "hidden_size": integer(config, "hidden_size"),
+        "rms_norm_eps": float(config["rms_norm_eps"]),
+        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "temperature": 1.0,
+    }
+
+
+def attention(config: Config) -> dict[str, Value]:
+    """The figures of an attention block."""
+    heads = integer(config, "num_attention_heads")
+    return {
+        "num_attention_heads": heads,
+        "num_key_value_heads": integer(config, "num_key_value_heads"),
+        "head_dim": config.get("head_dim") or integer(config, "hidden_size") // heads,
+        "rope_theta": float(rope(config).get("rope_theta", 10000.0)),
+        "max_position_embeddings": integer(config, "max_position_embeddings"),
+    }
+
+
+def refuse(config: Config, allowed_layers: tuple[str, ...]) -> None:
+    """Raises `Unsupported` when the config asks for something that no family here computes."""
+    reasons = tuple(_reasons(config, allowed_layers))
+    if reasons:
+        raise Unsupported("; ".join(reasons))
+
+
+def _reasons(config: Config, allowed_layers: tuple[str, ...]) -> Iterator[str]:
+    if config.get("quantization_config"):
+        method = config["quantization_config"].get("quant_method", "unknown")
+        yield f"the checkpoint is quantised ({method}); only bfloat16 and float32 weights have regions"
+    if config.get("kv_lora_rank") or config.get("q_lora_rank"):
+        yield "multi-head latent attention (`kv_lora_rank`) has no region"
+    if config.get("use_sliding_window") or (config.get("sliding_window") and "use_sliding_window" not in config):
+        yield f"sliding-window attention (`sliding_window: {config.get('sliding_window')}`) has no region"
+    if config.get("attention_bias"):
+        yield "biased projections (`attention_bias`) have no region"
+    if config.get("hidden_act", "silu") != "silu":
+        yield f"the activation {config['hidden_act']!r} has no region; `silu` has"
+    if config.get("attn_logit_softcapping") or config.get("final_logit_softcapping"):
+        yield "soft-capped logits have no region"
+    settings = rope(config)
+    kind = settings.get("rope_type", settings.get("type", "default"))
+    if kind != "default":
+        yield f"scaled rotary frequencies (rope type {kind!r}) have no region"
+    unknown = sorted(set(config.get("layer_types") or ()) - set(allowed_layers))
+    if unknown:
+        yield f"layers of type {', '.join(map(repr, unknown))} have no region"
+
+
+def require(config: Config, *names: str) -> None:
+    """Raises `Unsupported` naming every key of `names` that the config lacks."""
+    missing = [name for name in names if config.get(name) is None]
+    if missing:
+        raise Unsupported(f"the config has no {', '.join(map(repr, missing))}")
+
+
+__all__ = ["Config", "Values", "attention", "dtype", "ends", "integer", "refuse", "require", "rope", "text_config"]

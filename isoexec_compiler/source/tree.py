@@ -149,16 +149,16 @@ def _key_problem(value: Value, text: str, span: Span, earlier: dict[str, Span]) 
     if text == "<<":
         return problems.MERGE_KEY.at(span, "merge keys are not part of the language", help="write the merged keys out")
     if not isinstance(value, str):
-        shown = f"`{text}`" if text else "nothing"
+        shown = f"`{shorten(text)}`" if text else "nothing"
         return problems.KEY_NOT_STRING.at(span, f"a key is a name, not {shown}")
     if text in earlier:
         first = earlier[text]
-        message = f"key `{text}` is given twice, first on line {first.line}"
+        message = f"key `{shorten(text)}` is given twice, first on line {first.line}"
         return problems.DUPLICATE_KEY.at(span, message, labels=(Label(span=first, text="first given here"),))
     if not IDENTIFIER.fullmatch(text):
         near = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_")
-        help = f"write `{near}`" if IDENTIFIER.fullmatch(near) else None
-        message = f"key `{text}` is not made of lower-case letters, digits and `_`, starting with a letter"
+        help = f"write `{shorten(near)}`" if IDENTIFIER.fullmatch(near) else None
+        message = f"key `{shorten(text)}` is not made of lower-case letters, digits and `_`, starting with a letter"
         return problems.KEY_NOT_IDENTIFIER.at(span, message, help=help)
     return None
 

@@ -11,7 +11,7 @@ import yaml
 from isoexec_compiler.diagnostics import Label
 from isoexec_compiler.source import problems
 from isoexec_compiler.source.text import MAX_PROBLEMS, Text
-from isoexec_compiler.source.tree import Stop, TreeBuilder
+from isoexec_compiler.source.tree import Stop, TreeBuilder, shorten
 from isoexec_compiler.span import Span
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -46,16 +46,20 @@ def _start_document(event: Any, number: int, name: str, builder: TreeBuilder) ->
 def _feed(event: Any, name: str, builder: TreeBuilder) -> None:
     span = _span(name, event)
     if isinstance(event, yaml.AliasEvent):
-        builder.found.append(problems.ANCHOR.at(span, f"alias `*{event.anchor}`", help="write the value out"))
+        builder.found.append(
+            problems.ANCHOR.at(span, f"alias `*{shorten(event.anchor or '')}`", help="write the value out")
+        )
         builder.hole(span)
     elif isinstance(event, yaml.CollectionEndEvent):
-        closed_by_bracket = event.start_mark.index < event.end_mark.index
+        closed_by_bracket = (span.line, span.column) != (span.end_line, span.end_column)
         builder.close(span if closed_by_bracket else None)
     elif isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)):
         if event.anchor is not None:
-            builder.found.append(problems.ANCHOR.at(span, f"anchor `&{event.anchor}`", help="remove it"))
+            message = f"anchor `&{shorten(event.anchor)}`"
+            builder.found.append(problems.ANCHOR.at(span, message, help="remove it"))
         if event.tag is not None:
-            builder.found.append(problems.TAG.at(span, f"tag `{event.tag}`", help="remove it; quotes make a string"))
+            message = f"tag `{shorten(event.tag)}`"
+            builder.found.append(problems.TAG.at(span, message, help="remove it; quotes make a string"))
         if isinstance(event, yaml.ScalarEvent):
             _scalar(event, span, builder)
         else:

@@ -106,7 +106,8 @@ def _excerpt(marks: list[Label], problem: Diagnostic, lines: list[str], margin: 
         first, last = _window(cells, here[0].span.column - 1)
         head = "…" if first else ""
         tail = "…" if last < len(cells) else ""
-        yield f"{paint('frame', str(number).rjust(len(margin)))} {bar} {head}{''.join(cells[first:last])}{tail}".rstrip()
+        shown = "".join(cells[first:last])
+        yield f"{paint('frame', str(number).rjust(len(margin)))} {bar} {head}{shown}{tail}".rstrip()
         for mark in here:
             style, caret = (problem.severity, "^") if mark.span is problem.span else ("label", "-")
             end = mark.span.end_column - 1 if mark.span.end_line == number else len(cells)

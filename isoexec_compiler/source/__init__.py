@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from isoexec_compiler.diagnostics import Diagnostic, sort
@@ -42,11 +43,8 @@ def read(data: bytes, name: str) -> tuple[Document | None, tuple[Diagnostic, ...
         return None, found
     builder = TreeBuilder()
     read_text = read_json if name.endswith(".json") else read_yaml
-    try:
+    with suppress(Stop):
         read_text(without_hidden(text) if found else text, builder)
-    except Stop:
-        pass
-    else:
         _check_root(text, builder)
     diagnostics = _at_most(MAX_PROBLEMS, sort((*found, *builder.found)))
     if diagnostics or not isinstance(builder.root, Mapping):
@@ -56,13 +54,11 @@ def read(data: bytes, name: str) -> tuple[Document | None, tuple[Diagnostic, ...
 
 def _check_root(text: Text, builder: TreeBuilder) -> None:
     root = builder.root
-    if isinstance(root, Mapping) or any(problem.code == problems.SYNTAX.id for problem in builder.found):
-        return
-    if root is None or (isinstance(root, Scalar) and not root.text):
-        builder.found.append(problems.EMPTY.at(text.span(0, 0), "the file holds no contract"))
-    else:
+    if isinstance(root, Sequence) or (isinstance(root, Scalar) and root.text):
         message = "the outermost value of a contract is a mapping"
-        builder.found.append(problems.ROOT_NOT_MAPPING.at(root.span, message))
+        builder.report(problems.ROOT_NOT_MAPPING.at(root.span, message))
+    elif not isinstance(root, Mapping) and not builder.found:
+        builder.report(problems.EMPTY.at(text.span(0, 0), "the file holds no contract"))
 
 
 def _at_most(count: int, diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:

@@ -29,6 +29,8 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 def read_json(source: Text, builder: TreeBuilder) -> None:
     """Feed the one JSON value of `source` to `builder`."""
     tokens = _Tokens(source, builder)
+    if not tokens.text:
+        return
     _value(tokens, builder)
     if tokens.text:
         raise tokens.unexpected("the end of the file")
@@ -62,7 +64,7 @@ class _Tokens:
     def unexpected(self, wanted: str) -> Stop:
         """Record that something else than `wanted` is ahead."""
         seen = f"`{shorten(self.text)}`" if self.text else "the end of the file"
-        self._builder.found.append(problems.SYNTAX.at(self.span, f"not valid JSON: expected {wanted}, found {seen}"))
+        self._builder.report(problems.SYNTAX.at(self.span, f"not valid JSON: expected {wanted}, found {seen}"))
         return Stop()
 
 
@@ -75,7 +77,7 @@ def _value(tokens: _Tokens, builder: TreeBuilder) -> None:
         builder.plain(tokens.text, tokens.span)
         tokens.advance()
     elif tokens.text in _NOT_FINITE:
-        builder.found.append(problems.NOT_FINITE.at(tokens.span, f"`{tokens.text}` is not a finite float64"))
+        builder.report(problems.NOT_FINITE.at(tokens.span, f"`{tokens.text}` is not a finite float64"))
         builder.hole(tokens.span)
         tokens.advance()
     else:
@@ -108,7 +110,7 @@ def _string(tokens: _Tokens, builder: TreeBuilder) -> None:
         value = json.loads(tokens.text)
     except json.JSONDecodeError as error:
         message = f"not valid JSON: {error.msg.lower().removesuffix(' at')} in a string"
-        builder.found.append(problems.SYNTAX.at(tokens.span, message))
+        builder.report(problems.SYNTAX.at(tokens.span, message))
         raise Stop from error
     if "\\" in tokens.text:
         builder.escaped(value, tokens.span)

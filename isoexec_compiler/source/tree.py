@@ -9,7 +9,7 @@ from isoexec_compiler.diagnostics import Diagnostic, Label
 from isoexec_compiler.source import problems
 from isoexec_compiler.source.nodes import Entry, Mapping, Node, Scalar, Sequence, Value
 from isoexec_compiler.source.scalars import resolve
-from isoexec_compiler.source.text import character_name, is_composed, is_hidden
+from isoexec_compiler.source.text import MAX_PROBLEMS, character_name, is_composed, is_hidden
 from isoexec_compiler.span import Span
 
 MAX_DEPTH = 32
@@ -42,6 +42,12 @@ class TreeBuilder:
         self._stack: list[_Open] = []
         self._nodes = 0
 
+    def report(self, problem: Diagnostic) -> None:
+        """Record a problem; raises Stop when there are so many that more would not help."""
+        self.found.append(problem)
+        if len(self.found) > MAX_PROBLEMS:
+            raise Stop
+
     def scalar(self, value: Value, text: str, span: Span) -> None:
         """A leaf, or the key of an entry."""
         self._count(span)
@@ -57,10 +63,10 @@ class TreeBuilder:
             value = resolve(text)
         except OverflowError:
             message = f"`{shorten(text)}` does not fit in 64 bits"
-            self.found.append(problems.INTEGER_RANGE.at(span, message))
+            self.report(problems.INTEGER_RANGE.at(span, message))
         except ValueError:
             message = f"`{shorten(text)}` is not a finite float64"
-            self.found.append(problems.NOT_FINITE.at(span, message))
+            self.report(problems.NOT_FINITE.at(span, message))
         self.scalar(value, text, span)
 
     def escaped(self, value: str, span: Span) -> None:
@@ -68,11 +74,11 @@ class TreeBuilder:
         for character in value:
             if is_hidden(character):
                 message = f"an escape stands for the hidden character {character_name(character)}"
-                self.found.append(problems.HIDDEN_CHARACTER.at(span, message))
+                self.report(problems.HIDDEN_CHARACTER.at(span, message))
                 return
         if not is_composed(value):
             message = "the string is not in normal form C once its escapes are read"
-            self.found.append(problems.NOT_COMPOSED.at(span, message))
+            self.report(problems.NOT_COMPOSED.at(span, message))
 
     def hole(self, span: Span) -> None:
         """A node that was refused and stands for nothing."""
@@ -91,7 +97,7 @@ class TreeBuilder:
 
     def too_deep(self, span: Span) -> Stop:
         """Record that nesting goes too deep at `span`."""
-        self.found.append(problems.TOO_DEEP.at(span, f"values are nested more than {MAX_DEPTH} levels deep"))
+        self.report(problems.TOO_DEEP.at(span, f"values are nested more than {MAX_DEPTH} levels deep"))
         return Stop()
 
     def close(self, end: Span | None) -> None:
@@ -105,7 +111,7 @@ class TreeBuilder:
             node = Mapping(entries=tuple(opened.entries), span=span)
         if self._at_key():
             kind = "list" if opened.keys is None else "mapping"
-            self.found.append(problems.KEY_NOT_STRING.at(span, f"a key is a name, not a {kind}"))
+            self.report(problems.KEY_NOT_STRING.at(span, f"a key is a name, not a {kind}"))
             self._stack[-1].awaits_value = True
         else:
             self._add(node)
@@ -114,7 +120,7 @@ class TreeBuilder:
         self._nodes += 1
         if self._nodes > MAX_NODES:
             message = f"the file holds more than {MAX_NODES:,} keys and values"
-            self.found.append(problems.TOO_MANY_NODES.at(span, message))
+            self.report(problems.TOO_MANY_NODES.at(span, message))
             raise Stop
 
     def _at_key(self) -> bool:
@@ -139,7 +145,7 @@ class TreeBuilder:
         opened.awaits_value = True
         assert opened.keys is not None
         if problem := _key_problem(value, text, span, opened.keys):
-            self.found.append(problem)
+            self.report(problem)
             return
         opened.key = (text, span)
         opened.keys[text] = span

@@ -37,18 +37,16 @@ def read_yaml(source: Text, builder: TreeBuilder) -> None:
 def _start_document(event: Any, number: int, name: str, builder: TreeBuilder) -> None:
     span = _span(name, event)
     if event.version or event.tags:
-        builder.found.append(problems.DIRECTIVE.at(span, "directives are not part of the language"))
+        builder.report(problems.DIRECTIVE.at(span, "directives are not part of the language"))
     if number > 1:
-        builder.found.append(problems.SECOND_DOCUMENT.at(span, "a second document starts here"))
+        builder.report(problems.SECOND_DOCUMENT.at(span, "a second document starts here"))
         raise Stop
 
 
 def _feed(event: Any, name: str, builder: TreeBuilder) -> None:
     span = _span(name, event)
     if isinstance(event, yaml.AliasEvent):
-        builder.found.append(
-            problems.ANCHOR.at(span, f"alias `*{shorten(event.anchor or '')}`", help="write the value out")
-        )
+        builder.report(problems.ANCHOR.at(span, f"alias `*{shorten(event.anchor or '')}`", help="write the value out"))
         builder.hole(span)
     elif isinstance(event, yaml.CollectionEndEvent):
         closed_by_bracket = (span.line, span.column) != (span.end_line, span.end_column)
@@ -56,10 +54,10 @@ def _feed(event: Any, name: str, builder: TreeBuilder) -> None:
     elif isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)):
         if event.anchor is not None:
             message = f"anchor `&{shorten(event.anchor)}`"
-            builder.found.append(problems.ANCHOR.at(span, message, help="remove it"))
+            builder.report(problems.ANCHOR.at(span, message, help="remove it"))
         if event.tag is not None:
             message = f"tag `{shorten(event.tag)}`"
-            builder.found.append(problems.TAG.at(span, message, help="remove it; quotes make a string"))
+            builder.report(problems.TAG.at(span, message, help="remove it; quotes make a string"))
         if isinstance(event, yaml.ScalarEvent):
             _scalar(event, span, builder)
         else:
@@ -82,7 +80,7 @@ def _syntax(error: yaml.MarkedYAMLError, source: Text, builder: TreeBuilder) -> 
     place = _at(error.problem_mark, source)
     if "nesting depth" in str(error.problem):
         raise builder.too_deep(place)
-    builder.found.append(problems.SYNTAX.at(place, f"not valid YAML: {error.problem}", labels=labels))
+    builder.report(problems.SYNTAX.at(place, f"not valid YAML: {error.problem}", labels=labels))
 
 
 def _span(name: str, event: Any) -> Span:

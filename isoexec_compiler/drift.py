@@ -160,7 +160,7 @@ def _contract(wanted: Facts, sealed: Facts) -> Iterator[Drift]:
             yield Drift(
                 code=CONTRACT_CHANGED.id,
                 subject=describe(fact, cases),
-                detail=f"{_show(old)} -> {_show(new)}",
+                detail=f"{show(old)} -> {show(new)}",
                 rotates=rotated(fact),
             )
 
@@ -212,5 +212,5 @@ def _digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def _show(value: Value | None) -> str:
+def show(value: Value | None) -> str:
     return "absent" if value is None else str(value)

@@ -18,6 +18,7 @@ from isoexec_compiler.span import Span
 
 NAME = "isoexec.lock"
 VERSION = 1
+HELP = "run `isoexec compile` on the contract and commit the result"
 FIRST, LAST = "!isoexec_lock", "~end"
 
 TRUNCATED = Code(
@@ -72,12 +73,21 @@ def _leaf(value: Value) -> str:
     raise TypeError(f"{type(value).__name__} has no place in a lock")
 
 
+def read(data: bytes, file: str) -> tuple[dict[str, Value], tuple[Diagnostic, ...]]:
+    """The facts of a lock's bytes, or one diagnostic (L301..L304) saying why it is refused."""
+    try:
+        return loads(data.decode(), file)
+    except UnicodeDecodeError as error:
+        place = Span(file=file, line=1, column=1, end_line=1, end_column=1)
+        return {}, (UNREADABLE.at(place, f"the lock is not UTF-8: {error.reason}", help=HELP),)
+
+
 def loads(text: str, file: str) -> tuple[dict[str, Value], tuple[Diagnostic, ...]]:
     """The facts of a lock's text, or one diagnostic (L301..L304) saying why it is refused."""
     place = Span(file=file, line=1, column=1, end_line=1, end_column=1)
 
     def refuse(code: Code, message: str) -> tuple[dict[str, Value], tuple[Diagnostic, ...]]:
-        return {}, (code.at(place, message, help="run `isoexec compile` on the contract and commit the result"),)
+        return {}, (code.at(place, message, help=HELP),)
 
     if not text.rstrip().endswith(f'"{LAST}": true\n}}'):
         return refuse(TRUNCATED, "the lock does not end with its closing sentinel")

@@ -1,0 +1,3 @@
+from isoexec_compiler.cli import main
+
+main()

@@ -1,0 +1,157 @@
+"""What the toolchain makes of a package: the PTX of every kernel, without a GPU, and its lock `ptx.lock`.
+
+Each launcher is called with uninitialised CPU tensors while Triton believes it has a device of the target: it then
+compiles what it would launch, and launches nothing. The PTX depends on Triton's version and on nothing of the machine.
+`ptx.lock` stands beside `isoexec.lock`, which stays a pure function of the contract and the templates.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from isoexec_compiler.codes import Code
+from isoexec_compiler.drift import Drift
+from isoexec_compiler.identity import Facts, text_digest
+from isoexec_compiler.plan import Kernel, Plan
+from isoexec_compiler.registry import Value
+
+
+NAME = "ptx.lock"
+CAPABILITY = {"sm90": 90}
+MANY_ROWS = 8192
+
+TOOLCHAIN_CHANGED = Code(
+    id="L320",
+    title="compiled code differs",
+    manual="""The PTX that the installed Triton makes of a kernel is not the PTX that `ptx.lock` seals, although the
+kernel's text is the same: another Triton, or other compiler options.
+
+Install the Triton that the lock names. To move to another, run `isoexec compile --deep` and prove the laws again.
+""",
+)
+NOT_SEALED = Code(
+    id="L321",
+    title="compiled code not sealed",
+    manual="""`ptx.lock` is missing, or was made from other kernel texts than the package holds now.
+
+Run `isoexec compile --deep` on the contract and commit the result.
+""",
+)
+
+
+def version() -> str:
+    """The installed Triton's version. Raises ImportError where there is none."""
+    import triton
+
+    return str(triton.__version__)
+
+
+def ptx_facts(plan: Plan, facts: Facts, root: Path) -> dict[str, Value]:
+    """The facts of `ptx.lock`: Triton's version, and each compiled variant's digest with the source it came from.
+
+    `root` is the folder that holds the package's folder.
+    """
+    found: dict[str, Value] = {"contract": plan.contract, "toolchain.triton": version()}
+    for kernel in plan.kernels:
+        if kernel.target in CAPABILITY:
+            source = f"numerical_policy.{kernel.target}.kernels.{kernel.module}.source"
+            found[f"{kernel.target}.{kernel.module}.source"] = facts[source]
+            for name, text in compiled(plan.contract, kernel, root).items():
+                found[f"{kernel.target}.{kernel.module}.ptx.{name}"] = text_digest(text)
+    return found
+
+
+def compiled(contract: str, kernel: Kernel, root: Path) -> dict[str, str]:
+    """The PTX of every variant that the kernel module's functions launch, by `<function>.<bucket>.<kernel>.<number>`."""
+    module = _import(f"{contract}.{kernel.target}.kernels.{kernel.module}", root)
+    found: dict[str, str] = {}
+    for bucket, (rows, _) in enumerate(kernel.free_launch):
+        for name, arguments in example(kernel, rows or MANY_ROWS, "cpu").items():
+            with dry_launches(CAPABILITY[kernel.target]) as launched:
+                getattr(module, name)(*arguments)
+            for number, (jit_name, assembly) in enumerate(launched):
+                found[f"{name}.{bucket}.{jit_name}.{number}"] = assembly["ptx"]
+    return found
+
+
+def example(kernel: Kernel, rows: int, device: str) -> dict[str, tuple[Any, ...]]:
+    """Arguments for each function of a kernel module with this many rows, from its op's `example`; uninitialised."""
+    op = importlib.import_module(f"isoexec_compiler.ops.{kernel.op}")
+    arguments: dict[str, tuple[Any, ...]] = op.example(kernel.attributes, kernel.dtype, rows, device)
+    return arguments
+
+
+def drifts(sealed: Facts, facts: Facts, found: Facts) -> Iterator[Drift]:
+    """How a `ptx.lock` differs from what this machine's toolchain makes (`found`) of the package (`facts`)."""
+    for key, value in sealed.items():
+        target, _, rest = key.partition(".")
+        if key.endswith(".source") and facts.get(f"numerical_policy.{target}.kernels.{rest}") != value:
+            yield Drift(code=NOT_SEALED.id, subject=NAME, detail=f"{rest.removesuffix('.source')} was sealed from other text")
+            return
+    if sealed.get("toolchain.triton") != found.get("toolchain.triton"):
+        detail = f"triton {sealed.get('toolchain.triton')} -> {found.get('toolchain.triton')}"
+        yield Drift(code=TOOLCHAIN_CHANGED.id, subject="toolchain", detail=detail, rotates=("ptx.lock",))
+    for key in sorted(sealed.keys() | found.keys()):
+        if ".ptx." in key and sealed.get(key) != found.get(key):
+            yield Drift(code=TOOLCHAIN_CHANGED.id, subject=key, detail="PTX differs", rotates=("ptx.lock",))
+
+
+@contextmanager
+def dry_launches(capability: int) -> Iterator[list[tuple[str, Mapping[str, Any]]]]:
+    """Within, launching a Triton kernel compiles it for `capability` and records (name, assembly) instead of running.
+
+    The assembly has Triton's stages by name: `ttir`, `ttgir`, `llir`, `ptx`, `cubin`.
+    """
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    from triton.runtime import driver, jit
+
+    launched: list[tuple[str, Mapping[str, Any]]] = []
+    run = jit.JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        launched.append((self.__name__, kernel.asm))
+        return kernel
+
+    before = driver._active
+    driver.set_active(_Device(capability))  # type: ignore[no-untyped-call]
+    jit.JITFunction.run = compile_only
+    try:
+        yield launched
+    finally:
+        jit.JITFunction.run = run
+        driver._active = before
+
+
+class _Device:
+    """As much of a Triton driver as compiling needs."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_device(self) -> int:
+        return -self.capability
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.capability, 32)
+
+
+def _import(name: str, root: Path) -> Any:
+    for loaded in [m for m in sys.modules if m.split(".")[0] == name.split(".")[0]]:
+        del sys.modules[loaded]
+    sys.path.insert(0, str(root.resolve()))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as bits: laws compare integers, so that -0.0 is not +0.0 and equal NaNs are equal."""
+
+from __future__ import annotations
+
+import torch
+
+_INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_QUIET_NAN = {torch.float32: 0x7FC00000, torch.bfloat16: 0x7FC0}
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits of `tensor` as integers of the same width, on the CPU."""
+    return tensor.detach().contiguous().view(_INTEGER[tensor.element_size()]).cpu()
+
+
+def one_nan(tensor: torch.Tensor) -> torch.Tensor:
+    """Every NaN as one quiet NaN: across devices the payload of a NaN is not part of a contract."""
+    quiet = torch.full_like(bits(tensor), _QUIET_NAN[tensor.dtype])
+    return torch.where(tensor.detach().cpu().isnan(), quiet, bits(tensor)).view(tensor.dtype)
+
+
+def differing(a: torch.Tensor, b: torch.Tensor) -> int:
+    """How many elements differ in any bit. Raises AssertionError when shape or dtype differ."""
+    assert (a.shape, a.dtype) == (b.shape, b.dtype), f"{a.dtype} {tuple(a.shape)} against {b.dtype} {tuple(b.shape)}"
+    return int((bits(a) != bits(b)).sum())
+
+
+def assert_same_bits(a: torch.Tensor, b: torch.Tensor, what: str = "") -> None:
+    """Raises AssertionError with the count, the first place and both values when any bit differs."""
+    count = differing(a, b)
+    if count:
+        flat = int((bits(a) != bits(b)).flatten().nonzero()[0, 0])
+        left, right = (t.detach().cpu().flatten()[flat].item() for t in (a, b))
+        place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), a.shape))
+        raise AssertionError(f"{what}: {count} of {a.numel()} elements differ, first at {place}: {left!r} and {right!r}")
+
+
+def poison(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:
+    """A tensor of NaN: what a kernel forgets to write, or reads without right, shows."""
+    return torch.full(shape, float("nan"), dtype=dtype, device=device)
+
+
+class poisoned_outputs:
+    """A context in which `torch.empty` and `empty_like` give NaN, so that an unwritten element cannot hide."""
+
+    def __enter__(self) -> None:
+        self._saved = torch.empty, torch.empty_like, torch.Tensor.new_empty
+        empty, empty_like, new_empty = self._saved
+
+        def fill(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+        torch.empty = lambda *a, **k: fill(empty(*a, **k))  # type: ignore[assignment]
+        torch.empty_like = lambda *a, **k: fill(empty_like(*a, **k))  # type: ignore[assignment]
+        torch.Tensor.new_empty = lambda *a, **k: fill(new_empty(*a, **k))  # type: ignore[assignment,method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        torch.empty, torch.empty_like, torch.Tensor.new_empty = self._saved  # type: ignore[assignment,method-assign]

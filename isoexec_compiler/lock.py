@@ -89,7 +89,7 @@ def loads(text: str, file: str) -> tuple[dict[str, Value], tuple[Diagnostic, ...
     def refuse(code: Code, message: str) -> tuple[dict[str, Value], tuple[Diagnostic, ...]]:
         return {}, (code.at(place, message, help=HELP),)
 
-    if not text.rstrip().endswith(f'"{LAST}": true\n}}'):
+    if not text.replace("\r\n", "\n").rstrip().endswith(f'"{LAST}": true\n}}'):
         return refuse(TRUNCATED, "the lock does not end with its closing sentinel")
     try:
         data = json.loads(text)

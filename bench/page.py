@@ -1,0 +1,41 @@
+"""Makes `bench/README.md` from `bench/results/*.json`: every figure on the page comes from a result file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+INTRODUCTION = """# Measurements
+
+Made by `python bench/page.py` from the files in `bench/results/`; do not edit. Times are medians of paired runs in one
+process, in milliseconds; the ratio is ours over the peer's; the floor is the bytes or operations that no version can
+avoid, at the rates measured on that machine. Predictions, and what beat them or did not, stand in the `notes_*.md` here.
+"""
+
+
+def table(path: Path) -> str:
+    """One result file as a section."""
+    data = json.loads(path.read_text())
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    lines = [
+        f"## {path.stem}",
+        "",
+        f"{data['machine']}; {versions}. `{data['command']}`",
+        "",
+        "| what | ours | peer | peer's | ratio | floor | goal |",
+        "| --- | ---: | --- | ---: | ---: | ---: | --- |",
+    ]
+    for row in data["rows"]:
+        cells = (row["name"], row["ours_ms"], row["peer"], row["peer_ms"], row["ratio"], row["floor_ms"], row["goal"])
+        lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([INTRODUCTION, *(table(path) for path in sorted((HERE / "results").glob("*.json")))])
+
+
+if __name__ == "__main__":
+    (HERE / "README.md").write_text(page())

@@ -98,5 +98,5 @@ def save(name: str, rows: Iterable[Row], folder: Path = RESULTS) -> Path:
     path = folder / f"{name}.json"
     path.write_text(json.dumps(data, indent=1) + "\n")
     for r in listed:
-        print(f"{r['name']:44} {r['ours_ms']:10.4f} {r['peer_ms']:10.4f} {r['ratio']:7.3f}  {r['goal']}")
+        print("  ".join(str(r[key]) for key in ("name", "ours_ms", "peer", "peer_ms", "ratio", "floor_ms", "goal")))
     return path

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a document that conforms to the schema to a typed contract, every part with the place it was written.
 
-Whole numbers become floats where the registries ask for a float, so that `1` and `1.0` are one contract. Names are
-resolved against the registries here, and looked up again by whoever needs what they name.
+Whole numbers become floats where the registries ask for a float, so that `1` and `1.0` are one contract. Names stay
+names; a check resolves them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,6 @@ from typing import Any
 
 from isoexec_compiler import contract as c
 from isoexec_compiler.diagnostics import Diagnostic
-from isoexec_compiler.names import unresolved
 from isoexec_compiler.registry import CASES, Field, Value, Values, families, implementations, ops
 from isoexec_compiler.source import Document, Entry, Node, Scalar, Sequence, to_data
 from isoexec_compiler.source import Mapping as Table
@@ -20,10 +19,7 @@ NO_FIELDS: Mapping[str, Field] = {}
 
 
 def bind(document: Document) -> tuple[c.Contract | None, tuple[Diagnostic, ...]]:
-    """The contract of a conforming document, and a problem for every name in it that nothing bears.
-
-    The contract is whole in spite of such problems, so that the checks that do not need the name still run.
-    """
+    """The contract of a conforming document. Binding itself finds no problem: what conforms can be bound."""
     root = document.root
     runtimes = tuple(map(_runtime, _table(root, "runtimes").entries))
     every = tuple(case for case in CASES if any(case in use.cases for use in runtimes))
@@ -39,7 +35,7 @@ def bind(document: Document) -> tuple[c.Contract | None, tuple[Diagnostic, ...]]
         span=root.span,
         node=root,
     )
-    return contract, tuple(unresolved(contract))
+    return contract, ()
 
 
 def _model(table: Table) -> c.Model:

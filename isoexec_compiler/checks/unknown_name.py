@@ -10,7 +10,7 @@ from isoexec_compiler.registry import families, implementations, ops, runtimes
 from isoexec_compiler.span import Span
 
 UNKNOWN_NAME = Code(
-    id="C110",
+    id="K201",
     title="unknown name",
     manual="""
 A family, layer kind, op, implementation, runtime, region, side or state is named that does not exist.
@@ -24,7 +24,7 @@ Families, ops, implementations and runtimes are the files under `models/`, `ops/
 )
 
 
-def unresolved(contract: Contract) -> Iterator[Diagnostic]:
+def check(contract: Contract) -> Iterator[Diagnostic]:
     """A problem for every name that cannot be resolved."""
     family = families().get(contract.model.family)
     yield from _unknown("family", contract.model.family, families(), contract.model.at("family"))

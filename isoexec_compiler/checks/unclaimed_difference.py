@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases that run different arithmetic although nothing says how they compare."""
+
+from collections.abc import Iterator
+from itertools import combinations, product
+
+from isoexec_compiler.codes import Code
+from isoexec_compiler.contract import Contract, EqualBitsClaim, ToleranceClaim
+from isoexec_compiler.diagnostics import Diagnostic, Label
+from isoexec_compiler.facts import pinned
+from isoexec_compiler.registry import implementations
+
+UNCLAIMED_DIFFERENCE = Code(
+    id="K217",
+    title="difference without a claim",
+    manual="""
+Two cases select different arithmetic for one region: another implementation, another constant, or another launch
+parameter that moves bits. Equal bits then no longer follow from sharing a kernel.
+
+    composition:
+      - {region: gdn_core, cases: [trainer_fwd, trainer_score, engine_prefill], use: gdn_rxc_chunk}
+      - {region: gdn_core, cases: [engine_decode], use: gdn_rxc_step}
+
+Claim `{equal_bits: gdn_core, cases: [...]}`, which a law must cover; or a tolerance above 0 between the two cases, which
+says that their log-probabilities do differ; or select the same in both.
+""",
+)
+
+
+def check(contract: Contract) -> Iterator[Diagnostic]:
+    """Every difference between cases of a region is claimed."""
+    claims = contract.claims
+    equal = [(claim.region, set(claim.cases)) for claim in claims if isinstance(claim, EqualBitsClaim)]
+    tolerated = [set(claim.cases) for claim in claims if isinstance(claim, ToleranceClaim)]
+    for a, b in combinations(contract.composition, 2):
+        known = a.use in implementations() and b.use in implementations()
+        if a.region != b.region or not known or pinned(a) == pinned(b):
+            continue
+        owed = [
+            pair
+            for pair in product(a.cases, b.cases)
+            if set(pair) not in tolerated
+            and not any(region == a.region and set(pair) <= cases for region, cases in equal)
+        ]
+        if owed:
+            one, other = owed[0]
+            yield UNCLAIMED_DIFFERENCE.at(
+                b.span,
+                f"{b.region} runs other arithmetic in {other} than in {one}, and no claim covers it",
+                labels=(Label(span=a.span, text=f"{one} here"),),
+                help=f"claim `{{equal_bits: {b.region}, cases: [{one}, {other}]}}`, or select the same in both",
+            )

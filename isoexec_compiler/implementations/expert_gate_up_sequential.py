@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grouped GEMM of the experts' first projection, each sum in order of k."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from isoexec_compiler.registry import Field, Implementation, Settings, Values
+
+
+def _recommend(attributes: Values) -> Settings:
+    experts = int(attributes["experts"])
+    tile = {"block_k": 64, "num_warps": 4, "num_stages": 4}
+    return Settings(
+        launch={
+            "sm90": (
+                (8 * experts, {"block_m": 16, "block_n": 128, **tile}),
+                (48 * experts, {"block_m": 64, "block_n": 128, **tile}),
+                (None, {"block_m": 128, "block_n": 128, "block_k": 64, "num_warps": 8, "num_stages": 4}),
+            )
+        }
+    )
+
+
+def _problems(attributes: Values, constants: Values) -> Iterator[str]:
+    if int(attributes["hidden"]) % 64:
+        yield f"hidden {attributes['hidden']} is not a multiple of 64"
+
+
+IMPLEMENTATION = Implementation(
+    name="expert_gate_up_sequential",
+    op="expert_gate_up",
+    version=1,
+    doc=(
+        "Rows are sorted by expert, and a tile holds rows of one expert only. A row's bits do not depend on the rows "
+        "beside it, so neither batch, nor expert parallelism, nor the order of arrival moves one."
+    ),
+    rounding=("products of x and the weight, summed in fp32 in order of k; rounded once to the model dtype",),
+    dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
+    launch={
+        "sm90": {
+            "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of one tile"),
+            "block_n": Field(type="int", choices=(32, 64, 128, 256), free=True, doc="columns of one tile"),
+            "block_k": Field(type="int", choices=(16, 32, 64), free=True, doc="features of one step"),
+            "num_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps in one program"),
+            "num_stages": Field(type="int", choices=(1, 2, 3, 4, 5), free=True, doc="depth of the load pipeline"),
+        }
+    },
+    problems=_problems,
+    recommend=_recommend,
+)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first projection of the routed experts: each row by the weight of its expert."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isoexec_compiler.registry import Field, Op
+
+if TYPE_CHECKING:
+    import torch
+
+OP = Op(
+    name="expert_gate_up",
+    doc="For every (token, chosen expert): the token times the transposed gate and up weights of the expert.",
+    attributes={
+        "experts": Field(type="int", minimum=1, maximum=1024, doc="number of experts"),
+        "top_k": Field(type="int", minimum=1, maximum=32, doc="experts of one token"),
+        "hidden": Field(type="int", minimum=1, doc="width of a token, the summed axis"),
+        "width": Field(type="int", minimum=1, doc="intermediate width of an expert; the output has twice as many columns"),
+    },
+)
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    """The op in float64, by slot. x: [T, hidden]; weight: [experts, 2 * width, hidden]; experts: [T, top_k].
+
+    Returns [T, top_k, 2 * width].
+    """
+    import torch
+
+    out = x.new_empty((*experts.shape, weight.shape[1]), dtype=torch.float64)
+    for expert in range(weight.shape[0]):
+        token, slot = (experts == expert).nonzero(as_tuple=True)
+        out[token, slot] = x[token].double() @ weight[expert].double().T
+    return out

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The routed experts' sum and the shared expert, added."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isoexec_compiler.registry import Field, Op
+
+if TYPE_CHECKING:
+    import torch
+
+OP = Op(
+    name="shared_combine",
+    doc="routed + shared * gate.",
+    attributes={"hidden": Field(type="int", minimum=1, doc="width of a token")},
+)
+
+
+def reference(routed: torch.Tensor, shared: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """The op in float64. routed, shared: [T, hidden]; gate: [T]; returns [T, hidden]."""
+    return routed.double() + shared.double() * gate.double()[:, None]

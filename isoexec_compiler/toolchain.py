@@ -81,9 +81,12 @@ def compiled(contract: str, kernel: Kernel, root: Path) -> dict[str, str]:
 
 
 def example(kernel: Kernel, rows: int, device: str) -> dict[str, tuple[Any, ...]]:
-    """Arguments for each function of a kernel module with this many rows, from its op's `example`; uninitialised."""
+    """Uninitialised arguments of `rows` rows for each function of a kernel module, from its op's file."""
+    import torch
+
     op = importlib.import_module(f"isoexec_compiler.ops.{kernel.op}")
-    arguments: dict[str, tuple[Any, ...]] = op.example(kernel.attributes, kernel.dtype, rows, device)
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[kernel.dtype]
+    arguments: dict[str, tuple[Any, ...]] = op.example(kernel.attributes, dtype, rows, device)
     return arguments
 
 

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
 """Root-mean-square normalisation of each row, optionally after adding a residual."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isoexec_compiler.registry import Field, Op
+from isoexec_compiler.registry import Field, Op, Values
 
 if TYPE_CHECKING:
     import torch
@@ -25,3 +26,13 @@ def reference(x: torch.Tensor, weight: torch.Tensor, *, eps: float, gamma: str) 
     x, weight = x.double(), weight.double()
     scale = 1 + weight if gamma == "one_plus" else weight
     return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * scale
+
+
+def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
+    import torch
+
+    width = int(attributes["width"])
+    x, residual = (torch.empty(rows, width, dtype=dtype, device=device) for _ in range(2))
+    weight = torch.empty(width, dtype=dtype, device=device)
+    return {"rms_norm": (x, weight), "add_rms_norm": (x, residual, weight)}

@@ -29,14 +29,14 @@ IMPLEMENTATION = Implementation(
     op="router",
     version=1,
     doc=(
-        "Logits never leave fp32. Products of two bf16 values are exact in fp32, so tensor cores (`exact`) lose nothing "
-        "that fp32 units (`ieee`) keep; tf32 is never used."
+        "Logits never leave fp32. Products of two bf16 values are exact in fp32, so tensor cores (`exact`) lose no bit "
+        "of a product that fp32 units (`ieee`) keep; tf32 is never used."
     ),
     rounding=(
         "logits = x W^T, products exact in fp32, summed in fp32 in order of k; not rounded further",
         "softmax over `selected`: e_j = exp(v_j - v_0), their sum in order of descending logit, w = e / sum",
-        "softmax over `all`: p = exp(v - v_0) / sum, the sum the tree of adjacent pairs over experts padded to a power of "
-        "two; renormalised: divided by the sum of the chosen in order of descending logit",
+        "softmax over `all`: p = exp(v - v_0) / sum, the sum the tree of adjacent pairs over the experts padded with "
+        "zeros to a power of two; renormalised: divided by the sum of the chosen in order of descending logit",
         "w * scaling in fp32, when scaling is not 1",
     ),
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},

@@ -14,7 +14,7 @@ IMPLEMENTATION = Implementation(
     name="shared_gate_tree",
     op="shared_gate",
     version=1,
-    doc="A tree of adjacent pairs over the row, zero-padded to a power of two: no launch parameter can change its order.",
+    doc="A tree of adjacent pairs over the row, zero-padded to a power of two: no launch parameter changes its order.",
     rounding=(
         "products of x and the weight in fp32; their sum is the balanced tree of adjacent pairs over the row",
         "1 / (1 + exp(-sum)) in fp32; not rounded to the model dtype",

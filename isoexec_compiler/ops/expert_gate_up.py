@@ -17,7 +17,7 @@ OP = Op(
         "experts": Field(type="int", minimum=1, maximum=1024, doc="number of experts"),
         "top_k": Field(type="int", minimum=1, maximum=32, doc="experts of one token"),
         "hidden": Field(type="int", minimum=1, doc="width of a token, the summed axis"),
-        "width": Field(type="int", minimum=1, doc="intermediate width of an expert; the output has twice as many columns"),
+        "width": Field(type="int", minimum=1, doc="intermediate width of an expert: half the columns of the output"),
     },
 )
 

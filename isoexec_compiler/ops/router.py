@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 OP = Op(
     name="router",
     doc=(
-        "Logits x W^T, the top_k largest of each token (of equals the lower expert wins, NaN counts as -inf), and their "
-        "softmax weights."
+        "Logits x W^T, the top_k largest of each token (of equals the lower expert wins, NaN counts as -inf), and "
+        "their softmax weights."
     ),
     attributes={
         "hidden": Field(type="int", minimum=1, doc="width of a token"),

@@ -88,8 +88,8 @@ def verify(contracts: Contracts, output: Output = Path("generated"), format: For
         package = pipeline.build(_load(_read(path), path, format))
         folder = output / package.plan.contract
         problems, drifts = pipeline.verify(package, folder)
-        if deep and not problems:
-            drifts += pipeline.verify_deep(package, folder)
+        if deep and not (problems or drifts):
+            problems, drifts = pipeline.verify_deep(package, folder)
         wrong |= bool(problems or drifts)
         sys.stdout.write(_problems(problems, {}, format) + _drifts(drifts, path, folder, format))
         if not (problems or drifts) and _format(format) is not Format.JSON:

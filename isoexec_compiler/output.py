@@ -14,19 +14,22 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-KEPT = "evidence"
+KEPT = frozenset({"evidence", "ptx.lock"})
 IGNORED = frozenset({"__pycache__"})
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """Every file of a generated package by posix path below it, evidence and caches left out; {} when absent."""
+    """Every file of a generated package by posix path below it; {} when absent.
+
+    What other commands keep there (evidence, `ptx.lock`) and caches are left out.
+    """
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in _files(folder)}
 
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         parts = path.relative_to(folder).parts
-        if path.is_file() and parts[0] != KEPT and not IGNORED.intersection(parts):
+        if path.is_file() and parts[0] not in KEPT and not IGNORED.intersection(parts):
             yield path
 
 
@@ -52,6 +55,16 @@ def write(folder: Path, tree: Mapping[str, str], owned: frozenset[str]) -> None:
             os.rename(fresh, folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Make one file hold `text`, atomically. Raises OSError with nothing changed when it cannot be written."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(text.encode())
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from isoexec_compiler import check, drift, identity, lock, output, schema, source, template_files
+from isoexec_compiler import check, drift, identity, lock, output, schema, source, template_files, toolchain
 from isoexec_compiler.bind import bind
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic, has_errors, sort
@@ -71,3 +71,24 @@ def verify(package: Package, folder: Path) -> tuple[tuple[Diagnostic, ...], tupl
         return (), (drift.Drift(code=drift.NO_LOCK.id, subject=str(folder / lock.NAME), detail="missing"),)
     sealed, problems = lock.read(disk.pop(lock.NAME), (folder / lock.NAME).as_posix())
     return problems, () if problems else drift.compare(package.facts, sealed, disk)
+
+
+def seal(package: Package, folder: Path) -> bool:
+    """Compile every kernel for its target and make `ptx.lock` hold the digests; False when it already did."""
+    text = lock.dumps(toolchain.ptx_facts(package.plan, package.facts, folder.parent))
+    path = folder / toolchain.NAME
+    if path.is_file() and path.read_bytes() == text.encode():
+        return False
+    output.write_file(path, text)
+    return True
+
+
+def verify_deep(package: Package, folder: Path) -> tuple[tuple[Diagnostic, ...], tuple[drift.Drift, ...]]:
+    """As `verify`, for `ptx.lock`: compiles every kernel with the installed toolchain and compares."""
+    path = folder / toolchain.NAME
+    if not path.is_file():
+        return (), (drift.Drift(code=toolchain.NOT_SEALED.id, subject=path.as_posix(), detail="missing"),)
+    sealed, problems = lock.read(path.read_bytes(), path.as_posix())
+    if problems:
+        return problems, ()
+    return (), tuple(toolchain.drifts(sealed, package.facts, package.plan, folder.parent))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isoexec_compiler.codes import Code
-from isoexec_compiler.drift import Drift
+from isoexec_compiler.drift import Drift, show
 from isoexec_compiler.identity import Facts, text_digest
 from isoexec_compiler.plan import Kernel, Plan
 from isoexec_compiler.registry import Value
@@ -90,19 +90,18 @@ def example(kernel: Kernel, rows: int, device: str) -> dict[str, tuple[Any, ...]
     return arguments
 
 
-def drifts(sealed: Facts, facts: Facts, found: Facts) -> Iterator[Drift]:
-    """How a `ptx.lock` differs from what this machine's toolchain makes (`found`) of the package (`facts`)."""
+def drifts(sealed: Facts, facts: Facts, plan: Plan, root: Path) -> Iterator[Drift]:
+    """How a `ptx.lock` differs from what this machine's toolchain makes of the package with these facts."""
     for key, value in sealed.items():
-        target, _, rest = key.partition(".")
-        if key.endswith(".source") and facts.get(f"numerical_policy.{target}.kernels.{rest}") != value:
-            yield Drift(code=NOT_SEALED.id, subject=NAME, detail=f"{rest.removesuffix('.source')} was sealed from other text")
+        target, _, name = key.partition(".")
+        if key.endswith(".source") and facts.get(f"numerical_policy.{target}.kernels.{name}") != value:
+            yield Drift(code=NOT_SEALED.id, subject=name.removesuffix(".source"), detail="sealed from another text")
             return
-    if sealed.get("toolchain.triton") != found.get("toolchain.triton"):
-        detail = f"triton {sealed.get('toolchain.triton')} -> {found.get('toolchain.triton')}"
-        yield Drift(code=TOOLCHAIN_CHANGED.id, subject="toolchain", detail=detail, rotates=("ptx.lock",))
+    found = ptx_facts(plan, facts, root)
     for key in sorted(sealed.keys() | found.keys()):
-        if ".ptx." in key and sealed.get(key) != found.get(key):
-            yield Drift(code=TOOLCHAIN_CHANGED.id, subject=key, detail="PTX differs", rotates=("ptx.lock",))
+        if sealed.get(key) != found.get(key):
+            detail = f"{show(sealed.get(key))} -> {show(found.get(key))}" if "toolchain" in key else "PTX differs"
+            yield Drift(code=TOOLCHAIN_CHANGED.id, subject=key, detail=detail, rotates=(NAME,))
 
 
 @contextmanager

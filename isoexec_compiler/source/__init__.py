@@ -10,7 +10,7 @@ from isoexec_compiler.source import problems
 from isoexec_compiler.source.json_reader import read_json
 from isoexec_compiler.source.nodes import Data, Document, Entry, Mapping, Node, Scalar, Sequence, Value, to_data
 from isoexec_compiler.source.scalars import surprise
-from isoexec_compiler.source.text import MAX_PROBLEMS, Text, decode, without_hidden
+from isoexec_compiler.source.text import MAX_PROBLEMS, Text, decode, readable, without_hidden
 from isoexec_compiler.source.tree import IDENTIFIER, Stop, TreeBuilder
 from isoexec_compiler.source.yaml_reader import read_yaml
 from isoexec_compiler.span import Span
@@ -27,6 +27,7 @@ __all__ = [
     "Span",
     "Value",
     "read",
+    "readable",
     "surprise",
     "to_data",
 ]

@@ -19,6 +19,7 @@ MAX_PROBLEMS = 100
 _BOM = b"\xef\xbb\xbf"
 _STAND_IN = "\N{REPLACEMENT CHARACTER}"
 _CONTROL = re.compile("([\x00-\x08\x0b-\x1f\x7f-\x9f])\\1*")
+_NAMES = {"\0": "NULL", "\t": "TAB", "\r": "CARRIAGE RETURN", "\x1b": "ESCAPE"}  # Unicode gives controls no name
 _HIDDEN_CATEGORIES = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs")
 # Characters that show nothing although Unicode does not count them as controls, formats or spaces.
 _BLANK = re.compile(
@@ -75,10 +76,15 @@ def decode(data: bytes, name: str) -> tuple[Text | None, tuple[Diagnostic, ...]]
     return text, tuple(found)
 
 
+def readable(data: bytes) -> str:
+    """The text of a file as diagnostics count its lines and columns, whether or not it can be decoded."""
+    return _unix(data.removeprefix(_BOM).decode("utf-8", errors="replace"))
+
+
 def without_hidden(text: Text) -> Text:
     """The text with a visible stand-in for each hidden character, so that a parser can go on at the right places."""
     clean = _CONTROL.sub(lambda match: _STAND_IN * len(match[0]), text.text)
-    hidden = {ord(c): _STAND_IN for c in set(clean) if not c.isascii() and is_hidden(c)}
+    hidden = {ord(c): _stand_in(c) for c in set(clean) if not c.isascii() and is_hidden(c)}
     return Text(name=text.name, text=clean.translate(hidden), line_starts=text.line_starts)
 
 
@@ -96,7 +102,12 @@ def is_composed(value: str) -> bool:
 
 def character_name(character: str) -> str:
     """How a message names a character that it cannot show: `U+00A0 NO-BREAK SPACE`."""
-    return f"U+{ord(character):04X} {unicodedata.name(character, '')}".rstrip()
+    name = _NAMES.get(character) or unicodedata.name(character, "")
+    return f"U+{ord(character):04X} {name}".rstrip()
+
+
+def _stand_in(hidden: str) -> str:
+    return " " if unicodedata.category(hidden) == "Zs" else _STAND_IN
 
 
 def _unix(text: str) -> str:

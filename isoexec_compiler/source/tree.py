@@ -162,7 +162,7 @@ def _key_problem(value: Value, text: str, span: Span, earlier: dict[str, Span]) 
         message = f"key `{shorten(text)}` is given twice, first on line {first.line}"
         return problems.DUPLICATE_KEY.at(span, message, labels=(Label(span=first, text="first given here"),))
     if not IDENTIFIER.fullmatch(text):
-        near = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_")
+        near = re.sub("[- .]+", "_", text.lower())
         help = f"write `{shorten(near)}`" if IDENTIFIER.fullmatch(near) else None
         message = f"key `{shorten(text)}` is not made of lower-case letters, digits and `_`, starting with a letter"
         return problems.KEY_NOT_IDENTIFIER.at(span, message, help=help)

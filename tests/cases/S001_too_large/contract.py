@@ -1,0 +1,3 @@
+"""One byte more than a contract may have."""
+
+DATA = b"#" * ((1 << 20) + 1)

@@ -1,0 +1,3 @@
+"""UTF-8 with a byte order mark."""
+
+DATA = b"\xef\xbb\xbfisoexec: 1\n"

@@ -1,0 +1,3 @@
+"""Nested block sequences."""
+
+DATA = b"- " * 33 + b"x"

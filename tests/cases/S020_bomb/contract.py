@@ -1,0 +1,3 @@
+"""Brackets that are never closed."""
+
+DATA = b"[" * 100_000

@@ -72,6 +72,13 @@ def test_places_after_wide_characters_count_code_points() -> None:
     assert note is not None and place(note.key_span) == (1, 15, 1, 19)
 
 
+@pytest.mark.parametrize("text", ["? i", "a: |", "a: >-\n  b", "- &a", "a: 'b", "a:"])
+def test_places_stay_inside_a_text_without_a_last_line_feed(text: str) -> None:
+    document, problems = read(text.encode(), "contract.yaml")
+    spans = [document.root.span] if document else [problem.span for problem in problems if problem.span]
+    assert spans and all(span.end_line <= text.count("\n") + 1 for span in spans)
+
+
 def test_places_are_not_part_of_equality() -> None:
     assert parse("a: {b: 1}\n").root == parse("# moved\na:\n    b:   1\n").root
     assert parse("a: 1\n").root != parse("a: 2\n").root

@@ -117,7 +117,8 @@ def _unix(text: str) -> str:
 def _hidden(text: Text) -> Iterator[Diagnostic]:
     for match in _CONTROL.finditer(text.text):
         message = f"control character {character_name(match[1])}"
-        yield problems.CONTROL_CHARACTER.at(text.span(*match.span()), message)
+        help = "end lines with LF or CR LF" if match[1] == "\r" else None
+        yield problems.CONTROL_CHARACTER.at(text.span(*match.span()), message, help=help)
     hidden = "".join(sorted(c for c in set(text.text) if not c.isascii() and is_hidden(c) and not _CONTROL.match(c)))
     if hidden:
         for match in re.finditer(f"([{hidden}])\\1*", text.text):

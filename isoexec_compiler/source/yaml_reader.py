@@ -22,22 +22,22 @@ _PLAIN = (None, "")
 
 def read_yaml(source: Text, builder: TreeBuilder) -> None:
     """Feed the one YAML document of `source` to `builder`."""
-    tabs = islice(re.finditer("\t+", source.text), MAX_PROBLEMS)
-    builder.found += (problems.TAB.at(source.span(*match.span()), "tab; indent with spaces") for match in tabs)
+    for match in islice(re.finditer("\t+", source.text), MAX_PROBLEMS):
+        builder.report(problems.TAB.at(source.span(*match.span()), "tabs are not allowed", help="use spaces"))
     try:
         documents = 0
         for event in yaml.parse(source.text.replace("\t", " "), Loader=yaml.CSafeLoader):
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
-                _start_document(event, documents, source.name, builder)
+                _start_document(event, documents, source, builder)
             else:
-                _feed(event, source.name, builder)
+                _feed(event, source, builder)
     except yaml.MarkedYAMLError as error:
         _syntax(error, source, builder)
 
 
-def _start_document(event: Any, number: int, name: str, builder: TreeBuilder) -> None:
-    span = _span(name, event)
+def _start_document(event: Any, number: int, source: Text, builder: TreeBuilder) -> None:
+    span = _span(source, event)
     if event.version or event.tags:
         builder.report(problems.DIRECTIVE.at(span, "directives are not part of the language"))
     if number > 1:
@@ -45,8 +45,8 @@ def _start_document(event: Any, number: int, name: str, builder: TreeBuilder) ->
         raise Stop
 
 
-def _feed(event: Any, name: str, builder: TreeBuilder) -> None:
-    span = _span(name, event)
+def _feed(event: Any, source: Text, builder: TreeBuilder) -> None:
+    span = _span(source, event)
     if isinstance(event, yaml.AliasEvent):
         builder.report(problems.ANCHOR.at(span, f"alias `*{shorten(event.anchor or '')}`", help="write the value out"))
         builder.hole(span)
@@ -85,10 +85,12 @@ def _syntax(error: yaml.MarkedYAMLError, source: Text, builder: TreeBuilder) -> 
     builder.report(problems.SYNTAX.at(place, f"not valid YAML: {error.problem}", labels=labels))
 
 
-def _span(name: str, event: Any) -> Span:
+def _span(source: Text, event: Any) -> Span:
     start, end = event.start_mark, event.end_mark
+    if end.line >= len(source.line_starts):  # libyaml supplies a last line feed that is missing
+        return source.span(min(start.index, len(source.text)), len(source.text))
     return Span(
-        file=name, line=start.line + 1, column=start.column + 1, end_line=end.line + 1, end_column=end.column + 1
+        file=source.name, line=start.line + 1, column=start.column + 1, end_line=end.line + 1, end_column=end.column + 1
     )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic, Label
-from isoexec_compiler.facts import Selected, placements, sizes
-from isoexec_compiler.registry import Site
+from isoexec_compiler.facts import placements, sizes, uncuttable, unsummable
 
 REDUCTION_TREE = Code(
     id="K224",
@@ -27,27 +26,16 @@ sizes. The message names the first node that differs.
 """,
 )
 
-SUMMED = ("rows", "vocab")
-
 
 def check(contract: Contract) -> Iterator[Diagnostic]:
     """The tree of every summed axis that is cut is the same expression at every claimed size."""
     for one, site in placements(contract):
-        for size, claim in sizes(contract, "tp").items() if site.split in SUMMED else ():
-            if site.extent % size:
+        for size, claim in sizes(contract, "tp").items():
+            if uncuttable(site, "tp", size):
                 continue
-            if reason := _obstacle(one, site, size):
+            if reason := unsummable(site, one.use, one.region.attributes, one.selection.constants, size):
                 yield REDUCTION_TREE.at(
                     claim.at("sizes", claim.sizes.index(size)),
                     f"tp {size} changes the sum of {site.name}: {reason}",
                     labels=(Label(span=one.selection.at("use"), text=f"{one.use.name} is selected here"),),
                 )
-
-
-def _obstacle(one: Selected, site: Site, size: int) -> str | None:
-    if one.use.tree is None:
-        whole = f"{one.use.name} sums all {site.extent} terms on one rank"
-        return whole if site.split == "rows" else None
-    tree = one.use.tree(one.region.attributes, one.selection.constants)
-    reason = tree.obstacle(size)
-    return reason and f"{reason} (K = {site.extent}, {tree.leaves} leaves of {tree.leaf})"

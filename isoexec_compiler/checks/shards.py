@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic, Label
-from isoexec_compiler.facts import placements, sizes
-from isoexec_compiler.registry import Site
+from isoexec_compiler.facts import placements, sizes, uncuttable
 
 SHARDS = Code(
     id="K223",
@@ -30,21 +29,11 @@ then held by several ranks.
 def check(contract: Contract) -> Iterator[Diagnostic]:
     """Every claimed size divides every axis it cuts."""
     for one, site in placements(contract):
-        topology = "ep" if site.split == "experts" else "tp"
-        for size, claim in sizes(contract, topology).items() if site.split != "none" else ():
-            if reason := _obstacle(site, size):
-                yield SHARDS.at(
-                    claim.at("sizes", claim.sizes.index(size)),
-                    f"{topology} {size} cannot cut {site.name}: {reason}",
-                    labels=(Label(span=one.region.span, text="the region"),),
-                )
-
-
-def _obstacle(site: Site, size: int) -> str | None:
-    units = {"columns": "columns", "rows": "rows", "heads": "heads", "vocab": "rows of the padded vocabulary"}
-    if site.extent % size:
-        return f"{site.extent} {units.get(site.split, site.split)} are not a multiple of {size}"
-    groups = site.attributes.get("kv_heads")
-    if isinstance(groups, int) and groups % size and size % groups:
-        return f"{groups} key and value heads neither divide nor are divided by {size}"
-    return None
+        for topology in ("tp", "ep"):
+            for size, claim in sizes(contract, topology).items():
+                if reason := uncuttable(site, topology, size):
+                    yield SHARDS.at(
+                        claim.at("sizes", claim.sizes.index(size)),
+                        f"{topology} {size} cannot cut {site.name}: {reason}",
+                        labels=(Label(span=one.region.span, text="the region"),),
+                    )

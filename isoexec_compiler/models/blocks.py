@@ -50,9 +50,9 @@ def residual(name: str, figures: Values, layers: tuple[int, ...]) -> Site:
 
 def embedding(figures: Values) -> Site:
     """Token ids to the residual stream."""
-    vocab = number(figures, "vocab_size")
-    attributes = {"vocab": vocab, "width": figures["hidden_size"]}
-    return Site(name="embed", op="embedding", attributes=attributes, split="vocab", extent=vocab)
+    attributes = {"vocab": figures["vocab_size"], "width": figures["hidden_size"]}
+    extent = number(figures, "padded_vocab_size")
+    return Site(name="embed", op="embedding", attributes=attributes, split="vocab", extent=extent)
 
 
 def attention(figures: Values, layers: tuple[int, ...], gamma: str, rotary_dim: int, gated: bool) -> tuple[Site, ...]:
@@ -69,7 +69,7 @@ def attention(figures: Values, layers: tuple[int, ...], gamma: str, rotary_dim: 
         "theta": figures["rope_theta"],
         "max_positions": figures["max_position_embeddings"],
     }
-    core = {"q_heads": heads, "kv_heads": groups, "head_dim": dim, "scale": dim**-0.5}
+    core = {"q_heads": heads, "kv_heads": groups, "head_dim": dim, "scale": dim**-0.5, "causal": True}
 
     def per_head(name: str, op: str, attributes: Values) -> Site:
         return Site(name=name, op=op, attributes=attributes, split="heads", extent=heads, layers=layers)

@@ -12,7 +12,7 @@ import struct
 
 from isoexec_compiler.codes import Code
 from isoexec_compiler.diagnostics import Diagnostic
-from isoexec_compiler.identity import Facts
+from isoexec_compiler.identity import Facts, canonical
 from isoexec_compiler.registry import Value
 from isoexec_compiler.span import Span
 
@@ -94,6 +94,7 @@ def loads(text: str, file: str) -> tuple[dict[str, Value], tuple[Diagnostic, ...
     try:
         data = json.loads(text)
         facts = {key: _value(value) for key, value in data.items()}
+        canonical(facts)
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError, struct.error) as error:
         return refuse(UNREADABLE, f"the lock cannot be read: {str(error)[:200]}")
     version = facts.pop(FIRST, None)

@@ -11,7 +11,7 @@ from typing import Any
 from isoexec_compiler import contract as c
 from isoexec_compiler.diagnostics import Diagnostic
 from isoexec_compiler.registry import CASES, Field, Value, Values, families, implementations, ops
-from isoexec_compiler.source import Document, Entry, Node, Scalar, Sequence, to_data
+from isoexec_compiler.source import Document, Entry, Node, Sequence, to_data
 from isoexec_compiler.source import Mapping as Table
 
 MAX_ROWS = "max_rows"

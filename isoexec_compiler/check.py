@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether what a contract says holds: every rule of `checks/`, each in a file of its own.
 
-A rule's file declares its `Code` and `check(contract)`, and is found by being there. A rule passes over what another rule
-reports, such as a name that does not resolve, so that one mistake is one problem.
+A rule's file declares its `Code` and `check(contract)`, and is found by being there. A rule passes over what another
+reports, such as a name that does not resolve: one mistake is one problem.
 """
 
 import importlib

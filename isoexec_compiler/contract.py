@@ -68,7 +68,7 @@ class RuntimeUse(Placed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region(Placed):
-    """A site of the model graph as declared: `name` is the site's name, `op` and `attributes` what is computed there."""
+    """A site of the model graph as declared: its name, and the op and attributes of what is computed there."""
 
     name: str
     op: str
@@ -96,7 +96,7 @@ class Selection(Placed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyClaim(Placed):
-    """The same bits at every size of `topology` (tp, ep: ints; sp: "off", "on"), for every pair of sides in `across`."""
+    """The same bits at every size of `topology` (tp, ep: ints; sp: "off", "on"), for each pair of sides in `across`."""
 
     topology: str
     sizes: tuple[int | str, ...]

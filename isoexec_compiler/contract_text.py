@@ -14,14 +14,15 @@ from isoexec_compiler.contract import (
     ToleranceClaim,
     TopologyClaim,
 )
-from isoexec_compiler.facts import cases, show
+from isoexec_compiler.facts import cases
+from isoexec_compiler.fields import show
 from isoexec_compiler.registry import Value
 from isoexec_compiler.schema import LANGUAGE
 
 MODEL = "What network this is. Figures bear the names of the Hugging Face config where it has them."
 REGIONS = "Every place of the forward pass where floats are computed, from token ids to log-probabilities."
-COMPOSITION = """What computes each region. Constants pin the arithmetic on every target; launch parameters are a target's own,
-# by number of rows where they come as a list."""
+COMPOSITION = """What computes each region. Constants pin the arithmetic on every target; launch parameters are a
+# target's own, by number of rows where they come as a list."""
 CLAIMS = "What must hold beyond equal kernels giving equal bits."
 
 
@@ -60,7 +61,9 @@ def _lines(contract: Contract) -> Iterator[str]:
 
 def _period(layers: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
     """The shortest pattern that repeats to `layers`, and how often."""
-    length = next(n for n in range(1, len(layers) + 1) if len(layers) % n == 0 and layers[:n] * (len(layers) // n) == layers)
+    length = next(
+        n for n in range(1, len(layers) + 1) if len(layers) % n == 0 and layers[:n] * (len(layers) // n) == layers
+    )
     return layers[:length], len(layers) // length
 
 

@@ -103,4 +103,3 @@ def _reasons(config: Config, allowed_layers: tuple[str, ...]) -> Iterator[str]:
     unknown = sorted(set(config.get("layer_types") or ()) - set(allowed_layers))
     if unknown:
         yield f"layers of type {', '.join(map(repr, unknown))} have no region"
-

@@ -24,7 +24,8 @@ from isoexec_compiler.contract import (
     TopologyClaim,
 )
 from isoexec_compiler.diagnostics import Diagnostic
-from isoexec_compiler.facts import cases, uncuttable, unsummable
+from isoexec_compiler.facts import cases
+from isoexec_compiler.layouts import uncuttable, unsummable
 from isoexec_compiler.registry import (
     CASES,
     TARGETS,
@@ -46,8 +47,8 @@ The Hugging Face config describes a model that no family here computes, or it is
 
     {"model_type": "deepseek_v3", "kv_lora_rank": 512}
 
-The message names everything in it that stands in the way. A new architecture is a file under `models/`, with the ops and
-implementations it needs.
+The message names everything in it that stands in the way. A new architecture is a file under `models/`, with the ops
+and implementations it needs.
 """,
 )
 
@@ -144,7 +145,11 @@ def _claims(
     sites: tuple[Site, ...], composition: tuple[Selection, ...], used: tuple[RuntimeUse, ...]
 ) -> tuple[Claim, ...]:
     claims: list[Claim] = []
-    for topology, sizes in (("tp", _sizes(sites, composition, "tp")), ("sp", ("off", "on")), ("ep", _ep(sites, composition))):
+    for topology, sizes in (
+        ("tp", _sizes(sites, composition, "tp")),
+        ("sp", ("off", "on")),
+        ("ep", _ep(sites, composition)),
+    ):
         across = tuple(use.side for use in used if topology in runtimes()[use.use].topologies)
         if len(sizes) > 1 and across:
             claims.append(TopologyClaim(topology=topology, sizes=sizes, across=across))
@@ -171,9 +176,7 @@ def _sizes(sites: tuple[Site, ...], composition: tuple[Selection, ...], topology
         if any(uncuttable(site, topology, size) for site in sites):
             return False
         return topology == "ep" or not any(
-            unsummable(
-                graph[one.region], implementations()[one.use], graph[one.region].attributes, one.constants, size
-            )
+            unsummable(graph[one.region], implementations()[one.use], graph[one.region].attributes, one.constants, size)
             for one in composition
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.update_contracts`: rewrite `contracts/` from the configs in `tests/configs/`, for review in the diff."""
+"""`python -m tests.update_contracts`: rewrite `contracts/` from `tests/configs/`, for review in the diff."""
 
 import json
 from pathlib import Path

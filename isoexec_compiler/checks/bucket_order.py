@@ -2,6 +2,7 @@
 """Launch parameters by number of rows: which bucket a call falls into."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract
@@ -33,7 +34,7 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
             if bounds[-1] is not None:
                 place = selection.at("launch", target, len(bounds) - 1, "max_rows")
                 yield BUCKET_ORDER.at(place, "the last bucket has a `max_rows`, so larger calls have no launch")
-            for i, (bound, following) in enumerate(zip(bounds, bounds[1:], strict=False)):
+            for i, (bound, following) in enumerate(pairwise(bounds)):
                 if bound is None:
                     yield BUCKET_ORDER.at(
                         selection.at("launch", target, i), "a bucket without `max_rows` hides those after it"

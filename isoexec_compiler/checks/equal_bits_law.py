@@ -4,10 +4,10 @@
 from collections.abc import Iterator
 from itertools import combinations
 
+from isoexec_compiler.arithmetic import exact
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract, EqualBitsClaim
 from isoexec_compiler.diagnostics import Diagnostic, Label
-from isoexec_compiler.facts import exact
 from isoexec_compiler.registry import implementations
 
 EQUAL_BITS_LAW = Code(

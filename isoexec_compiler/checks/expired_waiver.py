@@ -12,7 +12,7 @@ EXPIRED_WAIVER = Code(
     id="K229",
     title="waiver expired",
     manual="""
-A waiver excuses one obligation of the runtime guard until a date. This one's date is past, or is no day of the calendar.
+A waiver excuses one obligation of the runtime guard until a date. This date is past, or is no day of the calendar.
 
     waivers:
       - {obligation: weight_sync, reason: "the trainer's fingerprint lands next week", expires: "2026-01-31"}

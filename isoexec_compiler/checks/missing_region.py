@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic
-from isoexec_compiler.facts import show, sites
+from isoexec_compiler.facts import sites
+from isoexec_compiler.fields import show
 
 MISSING_REGION = Code(
     id="K211",

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic, Label
-from isoexec_compiler.facts import topologies, used_runtimes
+from isoexec_compiler.facts import used_runtimes
+from isoexec_compiler.layouts import topologies
 
 OBSERVED_TOPOLOGY = Code(
     id="K225",

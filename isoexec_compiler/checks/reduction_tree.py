@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic, Label
-from isoexec_compiler.facts import placements, sizes, uncuttable, unsummable
+from isoexec_compiler.facts import placements
+from isoexec_compiler.layouts import sizes, uncuttable, unsummable
 
 REDUCTION_TREE = Code(
     id="K224",

@@ -17,8 +17,8 @@ A runtime is used as the side it is not, is given a case it does not run, or sha
     runtimes:
       engine: {use: vllm, version: "0.26.0", cases: [engine_prefill, engine_decode, trainer_score]}
 
-An engine prefills and decodes; a trainer runs the forward pass of training and scores sequences. Each case belongs to one
-side.
+An engine prefills and decodes; a trainer runs the forward pass of training and scores sequences. Each case belongs to
+one side.
 """,
 )
 
@@ -28,7 +28,9 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
     taken: dict[str, RuntimeUse] = {}
     for use, runtime in used_runtimes(contract):
         if runtime.side != use.side:
-            yield RUNTIME_SIDE.at(use.at("use"), f"{runtime.name} is a runtime of the {runtime.side}, not the {use.side}")
+            yield RUNTIME_SIDE.at(
+                use.at("use"), f"{runtime.name} is a runtime of the {runtime.side}, not the {use.side}"
+            )
             continue
         for i, case in enumerate(use.cases):
             if case not in runtime.cases:

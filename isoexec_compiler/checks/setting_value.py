@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic, suggest
-from isoexec_compiler.facts import fault, settings
+from isoexec_compiler.facts import settings
+from isoexec_compiler.fields import fault
 from isoexec_compiler.source import surprise
 
 SETTING_VALUE = Code(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic
-from isoexec_compiler.facts import topologies
+from isoexec_compiler.layouts import topologies
 
 SIZES = Code(
     id="K221",
@@ -30,7 +30,9 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
         for i, size in enumerate(claim.sizes):
             place = claim.at("sizes", i)
             if isinstance(size, str) != words:
-                yield SIZES.at(place, f"{claim.topology} has sizes {'off and on' if words else '1, 2, 4, ...'}, not {size}")
+                yield SIZES.at(
+                    place, f"{claim.topology} has sizes {'off and on' if words else '1, 2, 4, ...'}, not {size}"
+                )
             elif isinstance(size, int) and size & (size - 1):
                 yield SIZES.at(place, f"{size} is not a power of two, so ranks cannot be summed pairwise")
         base = "off" if words else 1

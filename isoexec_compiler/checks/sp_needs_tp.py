@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic
-from isoexec_compiler.facts import sizes, topologies
+from isoexec_compiler.layouts import sizes, topologies
 
 SP_NEEDS_TP = Code(
     id="K222",

@@ -13,8 +13,8 @@ STATE_CLAIM = Code(
     id="K228",
     title="state without its claim",
     manual="""
-A region keeps a state from call to call, such as a key-value cache or a recurrent state. The contract has no claim about
-it, or one that lets it survive new weights.
+A region keeps a state from call to call, such as a key-value cache or a recurrent state. The contract has no claim
+about it, or one that lets it survive new weights.
 
     claims: []     # with `attn: {op: attention, ...}` run by an engine
 

@@ -3,10 +3,10 @@
 
 from collections.abc import Iterator, Mapping
 
+from isoexec_compiler.arithmetic import pinned
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract, EqualBitsClaim, Region, Selection, ToleranceClaim
 from isoexec_compiler.diagnostics import Diagnostic, Label
-from isoexec_compiler.facts import pinned
 
 TOLERANCE = Code(
     id="K219",
@@ -45,7 +45,7 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
 
 
 def _differences(contract: Contract, cases: tuple[str, str]) -> Iterator[tuple[str, Selection]]:
-    """The regions whose arithmetic differs between two cases without a claim of equal bits, with the second's selection."""
+    """The regions that differ between two cases without a claim of equal bits, with the second's selection."""
     for region in contract.regions:
         one, other = (_selected(contract, region).get(case) for case in cases)
         if one and other and pinned(one) != pinned(other) and not _claimed(contract, region, cases):

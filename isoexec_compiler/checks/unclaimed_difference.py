@@ -4,10 +4,10 @@
 from collections.abc import Iterator
 from itertools import combinations, product
 
+from isoexec_compiler.arithmetic import pinned
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract, EqualBitsClaim, ToleranceClaim
 from isoexec_compiler.diagnostics import Diagnostic, Label
-from isoexec_compiler.facts import pinned
 from isoexec_compiler.registry import implementations
 
 UNCLAIMED_DIFFERENCE = Code(
@@ -21,8 +21,8 @@ parameter that moves bits. Equal bits then no longer follow from sharing a kerne
       - {region: gdn_core, cases: [trainer_fwd, trainer_score, engine_prefill], use: gdn_rxc_chunk}
       - {region: gdn_core, cases: [engine_decode], use: gdn_rxc_step}
 
-Claim `{equal_bits: gdn_core, cases: [...]}`, which a law must cover; or a tolerance above 0 between the two cases, which
-says that their log-probabilities do differ; or select the same in both.
+Claim `{equal_bits: gdn_core, cases: [...]}`, which a law must cover; or a tolerance above 0 between the two cases,
+which says that their log-probabilities do differ; or select the same in both.
 """,
 )
 

@@ -4,7 +4,7 @@
 A family calls these with its figures, named as in Hugging Face configs, and puts the sites in forward order.
 """
 
-from isoexec_compiler.registry import Field, Site, Values
+from isoexec_compiler.registry import Field, Site, Value, Values
 
 ENDS = {
     "vocab_size": Field(type="int", minimum=2, doc="number of token ids"),
@@ -69,7 +69,7 @@ def attention(figures: Values, layers: tuple[int, ...], gamma: str, rotary_dim: 
         "theta": figures["rope_theta"],
         "max_positions": figures["max_position_embeddings"],
     }
-    core = {"q_heads": heads, "kv_heads": groups, "head_dim": dim, "scale": dim**-0.5, "causal": True}
+    core: dict[str, Value] = {"q_heads": heads, "kv_heads": groups, "head_dim": dim, "scale": dim**-0.5, "causal": True}
 
     def per_head(name: str, op: str, attributes: Values) -> Site:
         return Site(name=name, op=op, attributes=attributes, split="heads", extent=heads, layers=layers)
@@ -91,9 +91,7 @@ def attention(figures: Values, layers: tuple[int, ...], gamma: str, rotary_dim: 
 def dense_mlp(figures: Values, layers: tuple[int, ...]) -> tuple[Site, ...]:
     """The gated MLP after its norm, with its residual add."""
     hidden, inner = number(figures, "hidden_size"), number(figures, "intermediate_size")
-    act = Site(
-        name="act", op="silu_gate", attributes={"width": inner}, split="columns", extent=inner, layers=layers
-    )
+    act = Site(name="act", op="silu_gate", attributes={"width": inner}, split="columns", extent=inner, layers=layers)
     return (
         matmul("gate_up", 2 * inner, hidden, "columns", inner, layers),
         act,
@@ -106,8 +104,8 @@ def head(figures: Values, gamma: str) -> tuple[Site, ...]:
     """The residual stream to log-probabilities."""
     vocab, hidden = number(figures, "vocab_size"), number(figures, "hidden_size")
     padded = number(figures, "padded_vocab_size")
-    logits = {"n": vocab, "k": hidden, "split": "columns", "out": "fp32"}
-    softmax = {"vocab": vocab, "padded_vocab": padded, "temperature": figures["temperature"]}
+    logits: dict[str, Value] = {"n": vocab, "k": hidden, "split": "columns", "out": "fp32"}
+    softmax: dict[str, Value] = {"vocab": vocab, "padded_vocab": padded, "temperature": figures["temperature"]}
     return (
         norm("final_norm", figures, gamma, ()),
         Site(name="head", op="matmul", attributes=logits, split="columns", extent=padded),

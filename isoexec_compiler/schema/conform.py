@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A document against the schema: every departure, where it stands, as a sentence.
 
-A JSON Schema validator reports paths into plain data; this one walks the positioned tree. A test holds it to the verdict of
-`jsonschema`.
+A JSON Schema validator reports paths into plain data; this one walks the positioned tree. A test holds it to the
+verdict of `jsonschema`.
 """
 
 import re
@@ -56,10 +56,10 @@ def _check_branch(node: Node, branches: list[Schema], name: str) -> Iterator[Dia
     fitting = [branch for branch in branches if _is(node, branch["type"])]
     if isinstance(node, Mapping) and len(fitting) > 1:
         firsts = [branch["required"][0] for branch in fitting]
-        fitting = [branch for branch in fitting if branch["required"][0] in node.keys()]
+        fitting = [branch for branch in fitting if node.entry(branch["required"][0])]
         if not fitting:
             listed = ", ".join(f"`{first}`" for first in firsts)
-            near = next((n for key in node.keys() if (n := suggest(key, firsts))), None)
+            near = next((n for entry in node.entries if (n := suggest(entry.key, firsts))), None)
             message = f"{name} has one of the keys {listed}"
             yield problems.MISSING_KEY.at(node.span, message, help=near and f"did you mean `{near}`?")
             return
@@ -94,7 +94,9 @@ def _check_sequence(node: Sequence, schema: Schema, name: str) -> Iterator[Diagn
     least, most = schema.get("minItems", 0), schema.get("maxItems", count)
     if not least <= count <= most:
         bound = f"at least {least}" if count < least else f"at most {most}"
-        yield problems.OUT_OF_RANGE.at(node.span, f"{name} has {bound} {_items(least if count < least else most)}, not {count}")
+        yield problems.OUT_OF_RANGE.at(
+            node.span, f"{name} has {bound} {_items(least if count < least else most)}, not {count}"
+        )
     for i, item in enumerate(node.items):
         if schema.get("uniqueItems") and isinstance(item, Scalar) and item in node.items[:i]:
             yield problems.OUT_OF_RANGE.at(item.span, f"{name} names `{item.text}` twice")
@@ -105,7 +107,7 @@ def _check_mapping(node: Mapping, schema: Schema, name: str) -> Iterator[Diagnos
     properties = schema.get("properties", {})
     others = schema.get("additionalProperties", False)
     for key in schema.get("required", ()):
-        if key not in node.keys():
+        if node.entry(key) is None:
             yield problems.MISSING_KEY.at(node.span, f"{name} has no `{key}`", help=_meaning(key, properties[key]))
     if len(node.entries) < schema.get("minProperties", 0):
         yield problems.OUT_OF_RANGE.at(node.span, f"{name} is empty")

@@ -27,9 +27,7 @@ def _schema() -> Schema:
         _name(table, "use", [runtime.name for runtime in runtimes().values() if runtime.side == side])
     region = sections["regions"]["additionalProperties"]
     _name(region, "op", ops())
-    region["allOf"] = [
-        _when("op", op.name, _settings(op.attributes, op={"const": op.name})) for op in ops().values()
-    ]
+    region["allOf"] = [_when("op", op.name, _settings(op.attributes, op={"const": op.name})) for op in ops().values()]
     line = sections["composition"]["items"]
     _name(line, "use", implementations())
     line["allOf"] = [_when("use", use.name, _selection(use)) for use in implementations().values()]

@@ -44,7 +44,7 @@ IDENTIFIER: Schema = {
 VERSION: Schema = {
     "type": "string",
     "pattern": r"^[0-9]+(\.[0-9]+)*$",
-    "description": "an exact release in quotes, such as \"0.26.0\"",
+    "description": 'an exact release in quotes, such as "0.26.0"',
 }
 DATE: Schema = {
     "type": "string",
@@ -77,10 +77,7 @@ MODEL = mapping(
 
 RUNTIMES = mapping(
     {},
-    {
-        side: mapping({"use": IDENTIFIER, "version": VERSION, "cases": several(CASE)})
-        for side in ("engine", "trainer")
-    },
+    {side: mapping({"use": IDENTIFIER, "version": VERSION, "cases": several(CASE)}) for side in ("engine", "trainer")},
     description="the framework of each side and the cases it runs",
     minProperties=1,
 )
@@ -116,7 +113,14 @@ CLAIMS: list[Schema] = [
     mapping(
         {
             "topology": words(TOPOLOGIES, "tensor, sequence or expert parallelism"),
-            "sizes": several({"oneOf": [{"type": "integer", "minimum": 1, "maximum": 4096}, {"type": "string", "enum": ["off", "on"]}]}),
+            "sizes": several(
+                {
+                    "oneOf": [
+                        {"type": "integer", "minimum": 1, "maximum": 4096},
+                        {"type": "string", "enum": ["off", "on"]},
+                    ]
+                }
+            ),
         },
         {"across": several(IDENTIFIER)},
         description="the same bits at every size",

@@ -48,6 +48,11 @@ def residual(name: str, figures: Values, layers: tuple[int, ...]) -> Site:
     return Site(name=name, op="residual_add", attributes={"width": figures["hidden_size"]}, layers=layers)
 
 
+def activation(name: str, width: int, layers: tuple[int, ...]) -> Site:
+    """silu(gate) * up between the two projections of an MLP."""
+    return Site(name=name, op="silu_gate", attributes={"width": width}, split="columns", extent=width, layers=layers)
+
+
 def embedding(figures: Values) -> Site:
     """Token ids to the residual stream."""
     attributes = {"vocab": figures["vocab_size"], "width": figures["hidden_size"]}
@@ -91,10 +96,9 @@ def attention(figures: Values, layers: tuple[int, ...], gamma: str, rotary_dim: 
 def dense_mlp(figures: Values, layers: tuple[int, ...]) -> tuple[Site, ...]:
     """The gated MLP after its norm, with its residual add."""
     hidden, inner = number(figures, "hidden_size"), number(figures, "intermediate_size")
-    act = Site(name="act", op="silu_gate", attributes={"width": inner}, split="columns", extent=inner, layers=layers)
     return (
         matmul("gate_up", 2 * inner, hidden, "columns", inner, layers),
-        act,
+        activation("act", inner, layers),
         matmul("down", hidden, inner, "rows", inner, layers),
         residual("mlp_residual", figures, layers),
     )

@@ -17,7 +17,7 @@ from isoexec_compiler.contract import (
 )
 from isoexec_compiler.plan import Binding, Kernel, Plan
 from isoexec_compiler.reduction import show
-from isoexec_compiler.registry import Implementation, Value, Values, implementations, runtimes
+from isoexec_compiler.registry import Implementation, Value, Values, families, implementations, runtimes
 
 
 def lower(contract: Contract) -> Plan:
@@ -150,6 +150,8 @@ def _claim(claim: Claim) -> Iterator[tuple[str, Value]]:
 
 def _document(contract: Contract) -> dict[str, object]:
     """What the generated package reads at run time besides its lock, as plain data."""
+    sites = families()[contract.model.family].sites(contract.model.config, contract.model.layers)
+    layers = {site.name: list(site.layers) for site in sites}
     return {
         "contract": contract.name,
         "model": {
@@ -158,7 +160,9 @@ def _document(contract: Contract) -> dict[str, object]:
             "config": dict(contract.model.config),
             "layers": list(contract.model.layers),
         },
-        "regions": {r.name: {"op": r.op, "attributes": dict(r.attributes)} for r in contract.regions},
+        "regions": {
+            r.name: {"op": r.op, "attributes": dict(r.attributes), "layers": layers[r.name]} for r in contract.regions
+        },
         "runtimes": {u.side: {"use": u.use, "version": u.version, "cases": list(u.cases)} for u in contract.runtimes},
         "claims": [_claim_data(claim) for claim in contract.claims],
         "waivers": [{"obligation": w.obligation, "reason": w.reason, "expires": w.expires} for w in contract.waivers],

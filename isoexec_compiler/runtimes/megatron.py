@@ -1,14 +1,13 @@
-"""Megatron-core, the trainer."""
-
-from __future__ import annotations
+# SPDX-License-Identifier: Apache-2.0
+"""Megatron-core, the trainer: recomputes log-probabilities and differentiates them."""
 
 from isoexec_compiler.registry import Runtime
 
 RUNTIME = Runtime(
     name="megatron",
     side="trainer",
-    doc="Bound by a layer spec of our own over the public module specs.",
-    package="megatron.core",
+    doc="Layers by a module spec, rotary inside the core attention, head and log-softmax by an output processor.",
+    package="megatron-core",
     versions=("0.19.2",),
     adapters=("megatron", "megatron_model", "megatron_weights"),
     cases=("trainer_fwd", "trainer_score"),

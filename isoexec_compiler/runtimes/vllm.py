@@ -1,13 +1,12 @@
-"""vLLM, the rollout engine."""
-
-from __future__ import annotations
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM, the engine: samples, and reports the log-probability of every sampled token."""
 
 from isoexec_compiler.registry import Runtime
 
 RUNTIME = Runtime(
     name="vllm",
     side="engine",
-    doc="Bound by out-of-tree layer classes and an attention backend.",
+    doc="Layers by the out-of-tree registries, attention as a backend, selected by `worker_extension_cls`.",
     package="vllm",
     versions=("0.26.0",),
     adapters=("vllm", "vllm_attention", "vllm_settings", "vllm_worker"),

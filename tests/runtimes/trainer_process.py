@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a trainer: scores what engines sampled. usage: trainer_process.py JOB.json RANK
+
+Job: contract, generated, model, tp, sp, port, runs (files of engine_process.py), batchings, out, mutations, digests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def without_gpu() -> None:
+    """Megatron asks CUDA for a device and for a random state even when it is told to initialise on the CPU."""
+    from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+
+    @contextlib.contextmanager
+    def fork(self: Any, name: str = "") -> Iterator[None]:
+        yield
+
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    CudaRNGStatesTracker.fork = fork
+
+
+def start(job: dict[str, Any], rank: int) -> Any:
+    """Join the process group, build the model of the contract and load the checkpoint."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"])}
+    dist.init_process_group("gloo", rank=rank, world_size=job["tp"])
+    from megatron.core import parallel_state
+
+    without_gpu()
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=job["tp"])
+    sys.path.insert(0, job["generated"])
+    adapter = importlib.import_module(f"{job['contract']}.adapters.megatron_model")
+    weights = importlib.import_module(f"{job['contract']}.adapters.megatron_weights")
+    support = importlib.import_module(f"{job['contract']}.weights")
+    config = adapter.transformer_config(
+        tensor_parallel=job["tp"], sequence_parallel=job["sp"], use_cpu_initialization=True, perform_initialization=False
+    )
+    model = adapter.ContractModel(config)
+    from safetensors.torch import load_file
+
+    support.load(weights.pieces(model), load_file(Path(job["model"]) / "model.safetensors"))
+    return adapter, model
+
+
+def batches(sequences: list[list[int]], batching: str, multiple: int) -> Iterator[tuple[list[int], torch.Tensor, Any]]:
+    """(indices, tokens [b, s] or packed [1, t], sequence starts or None), lengths rounded up to `multiple`."""
+    if batching == "alone":
+        for i, sequence in enumerate(sequences):
+            pad = -len(sequence) % multiple
+            yield [i], torch.tensor([sequence + [0] * pad]), None
+    elif batching == "padded":
+        longest = max(map(len, sequences))
+        longest += -longest % multiple
+        rows = [s + [0] * (longest - len(s)) for s in sequences]
+        yield list(range(len(sequences))), torch.tensor(rows), None
+    else:
+        starts = [0]
+        for sequence in sequences:
+            starts.append(starts[-1] + len(sequence))
+        pad = -starts[-1] % multiple
+        flat = [t for s in sequences for t in s] + [0] * pad
+        ends = starts + ([starts[-1] + pad] if pad else [])
+        yield list(range(len(sequences))), torch.tensor([flat]), torch.tensor(ends, dtype=torch.int32)
+
+
+@torch.no_grad()
+def scored(adapter: Any, model: Any, sequences: list[list[int]], batching: str, multiple: int) -> list[torch.Tensor]:
+    """log p of tokens 1.. of every sequence, fp32."""
+    found: dict[int, torch.Tensor] = {}
+    for indices, tokens, starts in batches(sequences, batching, multiple):
+        out = adapter.score(model, tokens, starts=starts)
+        for place, i in enumerate(indices):
+            n = len(sequences[i])
+            row = out[place, : n - 1] if starts is None else out[0, starts[place] : starts[place] + n - 1]
+            found[i] = row.clone()
+    return [found[i] for i in range(len(sequences))]
+
+
+def main() -> None:
+    job, rank = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
+    torch.set_num_threads(1)
+    adapter, model = start(job, rank)
+    mutate = importlib.import_module("mutations").apply if job.get("mutations") else None
+    tap = importlib.import_module(f"{job['contract']}.trace")
+    result: dict[str, Any] = {}
+    for mutation in job.get("mutations") or [None]:
+        with mutate(job["contract"], mutation) if mutate and mutation else contextlib.nullcontext():
+            for run in job["runs"]:
+                sequences = torch.load(run)["sequences"]
+                for batching in job["batchings"]:
+                    collect = job.get("digests") and batching == job["batchings"][0]
+                    with tap.collecting() if collect else contextlib.nullcontext() as digests:
+                        key = "|".join(filter(None, (Path(run).stem, batching, mutation)))
+                        logprobs = scored(adapter, model, sequences, batching, job["tp"] if job["sp"] else 1)
+                        result[key] = {"logprobs": logprobs, "digests": digests}
+                if job.get("whole"):
+                    with torch.no_grad():
+                        result[f"{Path(run).stem}|whole"] = adapter.distributions(model, torch.tensor(sequences[job["whole"]]))
+    guard = importlib.import_module(f"{job['contract']}.guard")
+    guard.first_forward("trainer_score")
+    torch.save(result, f"{job['out']}.{rank}")
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Matrix product whose sums run by ascending k in one accumulator: the order of a single tensor-core chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from isoexec_compiler.reduction import ReductionTree
+from isoexec_compiler.registry import Field, Implementation, Settings, Values
+
+
+def _tree(attributes: Values, constants: Values) -> ReductionTree:
+    block = int(constants["block_k"])
+    return ReductionTree(leaves=int(attributes["k"]) // block, leaf=block, shape="chain")
+
+
+def _problems(attributes: Values, constants: Values) -> Iterator[str]:
+    if int(attributes["k"]) % int(constants["block_k"]):
+        yield f"k = {attributes['k']} is not a multiple of block_k = {constants['block_k']}"
+
+
+def _recommend(attributes: Values) -> Settings:
+    block = next((size for size in (64, 32, 16) if int(attributes["k"]) % size == 0), 64)
+    narrow = {"schedule": "tiles", "block_m": 16, "block_n": 32, "num_warps": 4, "num_stages": 6, "group": 1}
+    middle = {"schedule": "tiles", "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 5, "group": 1}
+    wide = {"schedule": "tiles", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 4, "group": 8}
+    whole = wide if block != 64 else {**wide, "schedule": "persistent"}
+    return Settings(
+        constants={"block_k": block},
+        launch={"sm90": ((16, narrow), (64, middle), (256, wide), (None, whole))},
+    )
+
+
+IMPLEMENTATION = Implementation(
+    name="matmul_sequential",
+    op="matmul",
+    version=1,
+    doc="One accumulator per output, k ascending: rows and outputs may be cut at will, the summed axis never.",
+    rounding=(
+        "sm90: products of bf16 values are exact; the tensor core adds them to an fp32 accumulator by ascending k",
+        "cpu: products in fp32; the balanced tree of adjacent pairs over each block_k; blocks added by ascending k",
+        "the sum is rounded once to the model dtype (out fp32: not rounded)",
+    ),
+    dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
+    constants={
+        "block_k": Field(
+            type="int",
+            choices=(16, 32, 64, 128),
+            doc="k taken per step: the cpu order depends on it; on sm90 no bit was seen to move, and it is pinned too",
+        )
+    },
+    launch={
+        "sm90": {
+            "schedule": Field(
+                type="enum",
+                choices=("tiles", "persistent", "cublas"),
+                free=True,
+                doc="tiles: one program a tile; persistent: warp-specialised, block_k 64 only; cublas: the vendor's "
+                "product, only for shapes and rows where the law found it equal on the device",
+            ),
+            "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile (tiles)"),
+            "block_n": Field(type="int", choices=(16, 32, 64, 128, 256), free=True, doc="outputs of a tile (tiles)"),
+            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile (tiles)"),
+            "num_stages": Field(type="int", minimum=2, maximum=8, free=True, doc="tiles in flight (tiles)"),
+            "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
+        }
+    },
+    tree=_tree,
+    problems=_problems,
+    recommend=_recommend,
+)

@@ -1,0 +1,81 @@
+"""Matrix product whose summed axis is cut into leaves that a balanced tree combines: tensor parallelism may cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from isoexec_compiler.reduction import ReductionTree
+from isoexec_compiler.registry import Field, Implementation, Settings, Values
+
+
+def _tree(attributes: Values, constants: Values) -> ReductionTree:
+    leaves = int(constants["leaves"])
+    return ReductionTree(leaves=leaves, leaf=int(attributes["k"]) // leaves, shape="balanced")
+
+
+def _problems(attributes: Values, constants: Values) -> Iterator[str]:
+    k, leaves, block = int(attributes["k"]), int(constants["leaves"]), int(constants["block_k"])
+    if k % leaves:
+        yield f"k = {k} cannot be cut into {leaves} equal leaves"
+    elif k // leaves % block:
+        yield f"a leaf of k / leaves = {k // leaves} is not a multiple of block_k = {block}"
+
+
+def _recommend(attributes: Values) -> Settings:
+    leaf = int(attributes["k"]) // 8
+    block = next((size for size in (64, 32, 16) if leaf % size == 0), 64)
+    narrow = {"schedule": "warps", "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 3, "group": 1}
+    middle = {"schedule": "spread", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 5, "group": 1}
+    wide = {"schedule": "registers", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4, "group": 8}
+    whole = wide if block != 64 else {**wide, "schedule": "persistent"}
+    return Settings(
+        constants={"leaves": 8, "leaf_dtype": "fp32", "block_k": block},
+        launch={"sm90": ((16, narrow), (64, middle), (256, wide), (None, whole))},
+    )
+
+
+IMPLEMENTATION = Implementation(
+    name="matmul_tree",
+    op="matmul",
+    version=1,
+    doc="The summed axis in equal contiguous leaves, each one chain by ascending k; leaves combined pairwise in fp32.",
+    rounding=(
+        "a leaf on sm90: exact products of bf16 values, added to an fp32 accumulator by ascending k",
+        "a leaf on cpu: fp32 products; the balanced tree of adjacent pairs over each block_k; blocks by ascending k",
+        "leaf_dtype bf16: each leaf is rounded to bf16 and widened again",
+        "the balanced tree of adjacent leaves in fp32, the lower leaf on the left: ((0+1)+(2+3))+((4+5)+(6+7))",
+        "the root is rounded once to the model dtype (out fp32: not rounded)",
+    ),
+    dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
+    constants={
+        "leaves": Field(type="int", choices=(2, 4, 8), doc="leaves of the whole axis, over all ranks"),
+        "leaf_dtype": Field(type="enum", choices=("fp32", "bf16"), doc="dtype that a leaf is rounded to"),
+        "block_k": Field(
+            type="int",
+            choices=(16, 32, 64, 128),
+            doc="k taken per step: the cpu order depends on it; on sm90 no bit was seen to move, and it is pinned too",
+        ),
+    },
+    launch={
+        "sm90": {
+            "schedule": Field(
+                type="enum",
+                choices=("registers", "warps", "spread", "persistent"),
+                free=True,
+                doc="where the leaves of one tile live: in one program one after the other, in one program side by "
+                "side, in one program each with a second kernel for the tree, or in a warp-specialised persistent "
+                "kernel (block_k 64 only) that keeps nodes in shared memory",
+            ),
+            "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile (not persistent)"),
+            "block_n": Field(
+                type="int", choices=(16, 32, 64, 128), free=True, doc="outputs of a tile (not persistent)"
+            ),
+            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile (not persistent)"),
+            "num_stages": Field(type="int", minimum=2, maximum=8, free=True, doc="tiles in flight (not persistent)"),
+            "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
+        }
+    },
+    tree=_tree,
+    problems=_problems,
+    recommend=_recommend,
+)

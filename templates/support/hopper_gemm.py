@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warp-specialised persistent GEMM for Hopper: x [rows, K] times weight [N, K] transposed, K summed as a tree.
+
+One producer warp copies tiles with the tensor memory accelerator; two warpgroups multiply, 64 rows each, and wait for
+nothing but their operands, so that one adds tree nodes or stores its rows while the other multiplies. A leaf is one
+chain of wgmma instructions by ascending k from zero; a node is `left + right` in fp32.
+"""
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+BLOCK_K = 64
+SHARED_BYTES = 226 << 10  # of the 227 KiB a program may have; the rest holds barriers
+
+
+@gluon.jit
+def _corner(tile, rows, N: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+    columns: gl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
+    first = tile // (GROUP * columns) * GROUP
+    height = min((rows + 127) // 128 - first, GROUP)
+    inside = tile % (GROUP * columns)
+    return (first + inside % height) * 128, inside // height * BLOCK_N
+
+
+@gluon.jit
+def _next(slot, phase, STAGES: gl.constexpr):
+    wrap = slot + 1 == STAGES
+    return gl.where(wrap, 0, slot + 1), gl.where(wrap, phase ^ 1, phase)
+
+
+@gluon.jit
+def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.constexpr, K: gl.constexpr,
+          BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+    slot = 0
+    phase = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        row, column = _corner(tile, rows, N, BLOCK_N, GROUP)
+        for k in range(0, K, BLOCK_K):
+            mbarrier.wait(empty.index(slot), phase ^ 1)
+            ready = full.index(slot)
+            mbarrier.expect(ready, (128 + BLOCK_N) * BLOCK_K * 2)
+            tma.async_copy_global_to_shared(x, [row, k], ready, x_upper.index(slot))
+            tma.async_copy_global_to_shared(x, [row + 64, k], ready, x_lower.index(slot))
+            tma.async_copy_global_to_shared(weight, [column, k], ready, w_tiles.index(slot))
+            slot, phase = _next(slot, phase, STAGES)
+
+
+@gluon.jit
+def _chain(x_tiles, w_tiles, full, empty, slot, phase, STEPS: gl.constexpr, BLOCK_N: gl.constexpr,
+           STAGES: gl.constexpr, layout: gl.constexpr):  # fmt: skip
+    total = warpgroup_mma_init(gl.zeros([64, BLOCK_N], gl.float32, layout))
+    last = slot
+    for k in range(STEPS):
+        mbarrier.wait(full.index(slot), phase)
+        total = warpgroup_mma(x_tiles.index(slot), w_tiles.index(slot).permute((1, 0)), total, is_async=True)
+        total = warpgroup_mma_init(warpgroup_mma_wait(1, deps=(total,)))
+        mbarrier.arrive(empty.index(last), pred=k > 0)
+        last = slot
+        slot, phase = _next(slot, phase, STAGES)
+    sums = warpgroup_mma_wait(0, deps=(total,))
+    mbarrier.arrive(empty.index(last))
+    return sums, slot, phase
+
+
+@gluon.jit
+def _multiply(out, staging, kept, x_tiles, w_tiles, full, empty, rows, tiles, HALF: gl.constexpr, N: gl.constexpr,
+              K: gl.constexpr, LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr, BLOCK_N: gl.constexpr,
+              BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    slot = 0
+    phase = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        row, column = _corner(tile, rows, N, BLOCK_N, GROUP)
+        for leaf in gl.static_range(LEAVES):
+            sums, slot, phase = _chain(x_tiles, w_tiles, full, empty, slot, phase, K // LEAVES // BLOCK_K, BLOCK_N,
+                                       STAGES, layout)  # fmt: skip
+            sums = sums.to(LEAF_DTYPE).to(gl.float32)
+            if leaf % 2 == 1:
+                sums = pair + sums  # noqa: F821
+            if leaf % 4 == 3:
+                sums = kept.index(0).load(layout) + sums
+            if leaf % 8 == 7:
+                sums = kept.index(1).load(layout) + sums
+            if leaf + 1 < LEAVES:
+                if leaf % 2 == 0:
+                    pair = sums  # noqa: F841
+                elif leaf % 4 == 1:
+                    if leaf == 1:
+                        tma.store_wait(0)
+                    kept.index(0).store(sums)
+                else:
+                    kept.index(1).store(sums)
+        if LEAVES < 4:
+            tma.store_wait(0)
+        staging.store(sums.to(out.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(out, [row + HALF * 64, column], staging)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["rows"])
+def _hopper_gemm_kernel(x, weight, out, rows, N: gl.constexpr, K: gl.constexpr, LEAVES: gl.constexpr,
+                        LEAF_DTYPE: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+                        GROUP: gl.constexpr):  # fmt: skip
+    x_upper = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
+    x_lower = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
+    w_tiles = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_N, BLOCK_K], weight.layout)
+    if LEAVES >= 4:
+        levels: gl.constexpr = 1 if LEAVES == 4 else 2
+        kept_layout: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
+        kept_upper = gl.allocate_shared_memory(gl.float32, [levels, 64, BLOCK_N], kept_layout)
+        kept_lower = gl.allocate_shared_memory(gl.float32, [levels, 64, BLOCK_N], kept_layout)
+        upper = kept_upper.index(0)._reinterpret(out.dtype, [64, BLOCK_N], out.layout)
+        lower = kept_lower.index(0)._reinterpret(out.dtype, [64, BLOCK_N], out.layout)
+    else:
+        upper = gl.allocate_shared_memory(out.dtype, [64, BLOCK_N], out.layout)
+        lower = gl.allocate_shared_memory(out.dtype, [64, BLOCK_N], out.layout)
+        kept_upper = upper
+        kept_lower = lower
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), count=1)
+        mbarrier.init(empty.index(slot), count=2)
+    tiles = (rows + 127) // 128 * ((N + BLOCK_N - 1) // BLOCK_N)
+    gl.warp_specialize(
+        [
+            (_multiply, (out, upper, kept_upper, x_upper, w_tiles, full, empty, rows, tiles,
+                         0, N, K, LEAVES, LEAF_DTYPE, BLOCK_N, BLOCK_K, STAGES, GROUP)),
+            (_multiply, (out, lower, kept_lower, x_lower, w_tiles, full, empty, rows, tiles,
+                         1, N, K, LEAVES, LEAF_DTYPE, BLOCK_N, BLOCK_K, STAGES, GROUP)),
+            (_copy, (x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles,
+                     N, K, BLOCK_N, BLOCK_K, STAGES, GROUP)),
+        ],
+        [4, 1],
+        [240, 24],
+    )  # fmt: skip
+
+
+def _describe(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    layout = gl.NVMMASharedLayout(128, 8 * tensor.element_size(), 2)
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
+
+
+def hopper_gemm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    leaves: int,
+    group: int,
+    leaf_dtype: gl.dtype = gl.float32,
+) -> None:
+    """out [rows, N] = the tree over `leaves` (1, 2, 4, 8) of x [rows, K] times weight [N, K] transposed, rounded once.
+
+    x and weight are contiguous bfloat16, aligned to 16 bytes, K a multiple of 64 * leaves; out is contiguous, bfloat16
+    or float32, N a multiple of 8. `group` row tiles share weights in L2; it moves no bit.
+    """
+    rows, columns = out.shape
+    block_n = 256 if leaves == 1 and out.element_size() == 2 else 128
+    tiles = triton.cdiv(rows, 128) * triton.cdiv(columns, block_n)
+    held = 128 * block_n * (out.element_size() if leaves < 4 else leaves)
+    stages = (SHARED_BYTES - held) // ((128 + block_n) * BLOCK_K * 2)
+    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
+    _hopper_gemm_kernel[(min(tiles, processors),)](
+        _describe(x, 64, BLOCK_K), _describe(weight, block_n, BLOCK_K), _describe(out, 64, block_n), rows,
+        columns, x.shape[1], leaves, leaf_dtype, block_n, BLOCK_K, stages, group,
+        num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip

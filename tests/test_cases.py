@@ -37,7 +37,8 @@ def test_manual_has_cause_example_and_fix(code: Code) -> None:
     paragraphs = code.manual.strip().split("\n\n")
     cause, *examples, fix = paragraphs
     assert any(example.startswith("    ") for example in examples)
-    assert not cause.startswith("    ") and not fix.startswith("    ")
+    assert not cause.startswith("    ")
+    assert not fix.startswith("    ")
 
 
 def test_manual_is_up_to_date() -> None:

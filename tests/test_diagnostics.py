@@ -45,7 +45,8 @@ def test_sort_keeps_equal_problems_at_different_places() -> None:
 
 def test_warnings_are_no_errors() -> None:
     warning = Diagnostic(code="K200", message="x", severity="warning")
-    assert not has_errors([warning]) and has_errors([warning, PROBLEM])
+    assert not has_errors([warning])
+    assert has_errors([warning, PROBLEM])
 
 
 @pytest.mark.parametrize(
@@ -169,6 +170,7 @@ def test_code_makes_a_problem_and_a_page() -> None:
 
 def test_codes_are_found_in_order_and_named_by_area() -> None:
     names = list(all_codes())
-    assert names == sorted(names) and "S015" in names
+    assert names == sorted(names)
+    assert "S015" in names
     areas = {"S": "0", "C": "1", "K": "2", "L": "3", "U": "4"}
     assert all(len(name) == 4 and areas[name[0]] == name[1] and name[2:].isdigit() for name in names)

@@ -56,27 +56,34 @@ def test_data() -> None:
 def test_places() -> None:
     root = parse(CONTRACT).root
     model = root.entry("model")
-    assert model is not None and isinstance(model.value, Mapping)
+    assert model is not None
+    assert isinstance(model.value, Mapping)
     assert place(model.key_span) == (3, 1, 3, 6)
     assert place(model.value.span) == (4, 3, 5, 50)
     family, layers = model.value.get("family"), model.value.get("layers")
-    assert family is not None and place(family.span) == (4, 11, 4, 16)
-    assert layers is not None and place(layers.span) == (5, 11, 5, 50)
+    assert family is not None
+    assert place(family.span) == (4, 11, 4, 16)
+    assert layers is not None
+    assert place(layers.span) == (5, 11, 5, 50)
     sizes = root.get("sizes")
-    assert isinstance(sizes, Sequence) and place(sizes.span) == (7, 3, 8, 6)
-    assert root.get("absent") is None and root.keys() == ("isoexec", "model", "sizes", "note")
+    assert isinstance(sizes, Sequence)
+    assert place(sizes.span) == (7, 3, 8, 6)
+    assert root.get("absent") is None
+    assert root.keys() == ("isoexec", "model", "sizes", "note")
 
 
 def test_places_after_wide_characters_count_code_points() -> None:
     note = parse('{note: "日本😀", last: 1}\n').root.entry("last")
-    assert note is not None and place(note.key_span) == (1, 15, 1, 19)
+    assert note is not None
+    assert place(note.key_span) == (1, 15, 1, 19)
 
 
 @pytest.mark.parametrize("text", ["? i", "a: |", "a: >-\n  b", "- &a", "a: 'b", "a:"])
 def test_places_stay_inside_a_text_without_a_last_line_feed(text: str) -> None:
     document, problems = read(text.encode(), "contract.yaml")
     spans = [document.root.span] if document else [problem.span for problem in problems if problem.span]
-    assert spans and all(span.end_line <= text.count("\n") + 1 for span in spans)
+    assert spans
+    assert all(span.end_line <= text.count("\n") + 1 for span in spans)
 
 
 def test_places_are_not_part_of_equality() -> None:
@@ -106,7 +113,9 @@ def test_core_schema(text: str, value: object) -> None:
 
 def test_scalar_keeps_its_text() -> None:
     version = parse("version: 1.10\n").root.get("version")
-    assert isinstance(version, Scalar) and version.text == "1.10" and version.value == 1.1
+    assert isinstance(version, Scalar)
+    assert version.text == "1.10"
+    assert version.value == 1.1
 
 
 def test_values_of_different_types_are_different() -> None:
@@ -153,7 +162,8 @@ def test_what_is_not_json(text: str) -> None:
 
 def test_json_errors_name_the_place() -> None:
     _, (problem,) = read(b'{\n  "a": 1\n  "b": 2\n}', "contract.json")
-    assert problem.span is not None and place(problem.span) == (3, 3, 3, 6)
+    assert problem.span is not None
+    assert place(problem.span) == (3, 3, 3, 6)
     assert problem.message == 'not valid JSON: expected `,` or `}`, found `"b"`'
 
 
@@ -209,5 +219,6 @@ def test_large_input_is_answered_quickly(text: str, name: str) -> None:
     started = time.process_time()
     document, problems = read(text.encode(), name)
     assert time.process_time() - started < generous_seconds
-    assert (document is None) == bool(problems) and len(problems) <= 100
+    assert (document is None) == bool(problems)
+    assert len(problems) <= 100
     assert all(len(problem.message) < 200 for problem in problems)

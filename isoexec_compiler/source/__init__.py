@@ -11,7 +11,7 @@ from isoexec_compiler.source.json_reader import read_json
 from isoexec_compiler.source.nodes import Data, Document, Entry, Mapping, Node, Scalar, Sequence, Value, to_data
 from isoexec_compiler.source.scalars import surprise
 from isoexec_compiler.source.text import MAX_PROBLEMS, Text, decode, readable, without_hidden
-from isoexec_compiler.source.tree import IDENTIFIER, Stop, TreeBuilder
+from isoexec_compiler.source.tree import IDENTIFIER, TreeBuilder, UnreadableError
 from isoexec_compiler.source.yaml_reader import read_yaml
 from isoexec_compiler.span import Span
 
@@ -44,7 +44,7 @@ def read(data: bytes, name: str) -> tuple[Document | None, tuple[Diagnostic, ...
         return None, found
     builder = TreeBuilder()
     read_text = read_json if name.endswith(".json") else read_yaml
-    with suppress(Stop):
+    with suppress(UnreadableError):
         read_text(without_hidden(text) if found else text, builder)
         _check_root(text, builder)
     diagnostics = _at_most(MAX_PROBLEMS, sort((*found, *builder.found)))

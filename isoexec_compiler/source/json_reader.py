@@ -11,7 +11,7 @@ import re
 
 from isoexec_compiler.source import problems
 from isoexec_compiler.source.text import Text
-from isoexec_compiler.source.tree import Stop, TreeBuilder, shorten
+from isoexec_compiler.source.tree import TreeBuilder, UnreadableError, shorten
 from isoexec_compiler.span import Span
 
 _SPACE = re.compile("[ \t\n]*")
@@ -61,11 +61,11 @@ class _Tokens:
         self.advance()
         return True
 
-    def unexpected(self, wanted: str) -> Stop:
+    def unexpected(self, wanted: str) -> UnreadableError:
         """Record that something else than `wanted` is ahead."""
         seen = f"`{shorten(self.text)}`" if self.text else "the end of the file"
         self._builder.report(problems.SYNTAX.at(self.span, f"not valid JSON: expected {wanted}, found {seen}"))
-        return Stop()
+        return UnreadableError()
 
 
 def _value(tokens: _Tokens, builder: TreeBuilder) -> None:
@@ -111,7 +111,7 @@ def _string(tokens: _Tokens, builder: TreeBuilder) -> None:
     except json.JSONDecodeError as error:
         message = f"not valid JSON: {error.msg.lower().removesuffix(' at')} in a string"
         builder.report(problems.SYNTAX.at(tokens.span, message))
-        raise Stop from error
+        raise UnreadableError from error
     if "\\" in tokens.text:
         builder.escaped(value, tokens.span)
     builder.scalar(value, value, tokens.span)

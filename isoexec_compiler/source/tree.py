@@ -17,7 +17,7 @@ MAX_NODES = 100_000
 IDENTIFIER = re.compile("[a-z][a-z0-9_]*")
 
 
-class Stop(Exception):
+class UnreadableError(Exception):
     """Reading cannot go on; the problem is recorded."""
 
 
@@ -43,10 +43,10 @@ class TreeBuilder:
         self._nodes = 0
 
     def report(self, problem: Diagnostic) -> None:
-        """Record a problem; raises Stop when there are so many that more would not help."""
+        """Record a problem; raises UnreadableError when there are so many that more would not help."""
         self.found.append(problem)
         if len(self.found) > MAX_PROBLEMS:
-            raise Stop
+            raise UnreadableError
 
     def scalar(self, value: Value, text: str, span: Span) -> None:
         """A leaf, or the key of an entry."""
@@ -95,10 +95,10 @@ class TreeBuilder:
             raise self.too_deep(span)
         self._stack.append(_Open(span=span, keys={} if mapping else None))
 
-    def too_deep(self, span: Span) -> Stop:
+    def too_deep(self, span: Span) -> UnreadableError:
         """Record that nesting goes too deep at `span`."""
         self.report(problems.TOO_DEEP.at(span, f"values are nested more than {MAX_DEPTH} levels deep"))
-        return Stop()
+        return UnreadableError()
 
     def close(self, end: Span | None) -> None:
         """The end of the innermost collection: at the end of `end`, or of its last node when `end` is None."""
@@ -121,7 +121,7 @@ class TreeBuilder:
         if self._nodes > MAX_NODES:
             message = f"the file holds more than {MAX_NODES:,} keys and values"
             self.report(problems.TOO_MANY_NODES.at(span, message))
-            raise Stop
+            raise UnreadableError
 
     def _at_key(self) -> bool:
         return bool(self._stack) and self._stack[-1].keys is not None and not self._stack[-1].awaits_value

@@ -14,7 +14,7 @@ import yaml
 from isoexec_compiler.diagnostics import Label
 from isoexec_compiler.source import problems
 from isoexec_compiler.source.text import MAX_PROBLEMS, Text
-from isoexec_compiler.source.tree import Stop, TreeBuilder, shorten
+from isoexec_compiler.source.tree import TreeBuilder, UnreadableError, shorten
 from isoexec_compiler.span import Span
 
 _PLAIN = (None, "")
@@ -42,7 +42,7 @@ def _start_document(event: Any, number: int, source: Text, builder: TreeBuilder)
         builder.report(problems.DIRECTIVE.at(span, "directives are not part of the language"))
     if number > 1:
         builder.report(problems.SECOND_DOCUMENT.at(span, "a second document starts here"))
-        raise Stop
+        raise UnreadableError
 
 
 def _feed(event: Any, source: Text, builder: TreeBuilder) -> None:

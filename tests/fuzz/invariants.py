@@ -30,7 +30,8 @@ def check_problems(problems: tuple[Diagnostic, ...], text: str, name: str) -> No
     assert problems == sort(problems)
     lines = text.split("\n")
     for problem in problems:
-        assert problem.span is not None and problem.code.startswith("S")
+        assert problem.span is not None
+        assert problem.code.startswith("S")
         for span in (problem.span, *(label.span for label in problem.labels)):
             check_inside(span, lines)
     shown = render_text(problems, {name: text}) + render_concise(problems) + render_github(problems)
@@ -42,7 +43,8 @@ def check_inside(span: Span, lines: list[str]) -> None:
     """The span is a range of places in the text."""
     assert (1, 1) <= (span.line, span.column) <= (span.end_line, span.end_column)
     for line, column in ((span.line, span.column), (span.end_line, span.end_column)):
-        assert line <= len(lines) and column <= len(lines[line - 1]) + 1
+        assert line <= len(lines)
+        assert column <= len(lines[line - 1]) + 1
 
 
 def check_spans(node: Node, lines: list[str]) -> None:

@@ -58,7 +58,8 @@ def test_mutants(seed: bytes, choices: int, name: str) -> None:
 def test_json_is_read_as_python_reads_it(data: dict[str, object]) -> None:
     for name in ("fuzz.json", "fuzz.yaml"):
         document = check_read(json.dumps(data).encode(), name)
-        assert document is not None and repr(to_data(document.root)) == repr(data)
+        assert document is not None
+        assert repr(to_data(document.root)) == repr(data)
 
 
 @fuzz
@@ -67,7 +68,8 @@ def test_what_is_written_is_read(choices: int) -> None:
     random = Random(choices)
     data = mapping(random) | {"last": 1}
     document = check_read(write(random, data).encode(), "fuzz.yaml")
-    assert document is not None and repr(to_data(document.root)) == repr(data)
+    assert document is not None
+    assert repr(to_data(document.root)) == repr(data)
 
 
 def test_the_fuzzer_reaches_documents_and_problems() -> None:

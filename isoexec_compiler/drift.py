@@ -203,9 +203,9 @@ def _files(wanted: Facts, sealed: Facts, disk: Mapping[str, bytes]) -> Iterator[
 
 
 def _self(sealed: Facts) -> Iterator[Drift]:
-    for fact, digest in identities(sealed).items():
-        if sealed.get(fact) != digest:
-            yield Drift(code=LOCK_EDITED.id, subject=fact, detail="is not the digest of the facts in this lock")
+    written = {fact: value for fact, value in sealed.items() if fact.startswith("identity.")}
+    for fact, _, _ in changes(identities(sealed), written):
+        yield Drift(code=LOCK_EDITED.id, subject=fact, detail="is not the digest of the facts in this lock")
 
 
 def _digest(data: bytes) -> str:

@@ -12,7 +12,8 @@ def fault(value: Value, field: Field) -> str | None:
     """Why a value does not fit its field, as the end of a sentence, or None."""
     if not isinstance(value, TYPES[field.type]) or (isinstance(value, bool) and field.type != "bool"):
         names = {"int": "a whole number", "float": "a number", "bool": "`true` or `false`", "enum": "one of its words"}
-        return f"is {names[field.type]}, not {show(value)}" + (f": {_listed(field)}" if field.choices else "")
+        written = f'the string "{value}"' if isinstance(value, str) else show(value)
+        return f"is {names[field.type]}, not {written}" + (f": {_listed(field)}" if field.choices else "")
     if field.choices and value not in field.choices:
         return f"is one of {_listed(field)}, not {show(value)}"
     if isinstance(value, str):

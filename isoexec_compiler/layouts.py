@@ -39,7 +39,12 @@ def _cut(site: Site, topology: str) -> tuple[tuple[str, int], ...]:
     if site.split == "experts":
         width = site.attributes.get("width")
         return (("experts", site.extent),) if topology == "ep" else (("columns of an expert", int(width or 0)),)
-    units = {"columns": "units", "rows": "terms", "heads": "heads", "vocab": "rows of the padded vocabulary"}
+    units = {
+        "columns": "groups of columns",
+        "rows": "terms",
+        "heads": "heads",
+        "vocab": "rows of the padded vocabulary",
+    }
     return ((units[site.split], site.extent),) if topology == "tp" and site.split in units else ()
 
 
@@ -51,4 +56,6 @@ def unsummable(site: Site, use: Implementation, attributes: Values, constants: V
         return f"{use.name} sums all {site.extent} terms on one rank" if site.split == "rows" else None
     tree = use.tree(attributes, constants)
     reason = tree.obstacle(size)
+    if tree.shape == "chain":
+        reason = reason or "one rank carries a running sum from leaf to leaf, and further ranks would start anew"
     return reason and f"{reason} (K = {tree.leaves * tree.leaf}, {tree.leaves} leaves of {tree.leaf})"

@@ -27,18 +27,21 @@ framework has there.
 def check(contract: Contract) -> Iterator[Diagnostic]:
     """The selections of a region partition the cases."""
     run = cases(contract)
+    declared = {region.name for region in contract.regions}
+    resolved = all(selection.region in declared for selection in contract.composition)
     for region in contract.regions:
         chosen: dict[str, Selection] = {}
         for selection in contract.composition:
-            for case in selection.cases if selection.region == region.name else ():
-                if first := chosen.get(case):
-                    yield COVERAGE.at(
-                        selection.span,
-                        f"{region.name} is selected twice in {case}",
-                        labels=(Label(span=first.span, text="first here"),),
-                    )
-                chosen.setdefault(case, selection)
+            if selection.region != region.name:
+                continue
+            if again := [case for case in selection.cases if case in chosen]:
+                yield COVERAGE.at(
+                    selection.span,
+                    f"{region.name} is selected twice in {' and '.join(again)}",
+                    labels=(Label(span=chosen[again[0]].span, text="first here"),),
+                )
+            chosen = dict.fromkeys(selection.cases, selection) | chosen
         missing = [case for case in run if case not in chosen]
-        if missing:
+        if missing and resolved:
             everywhere = " and ".join(missing) if len(missing) < len(run) else "any case"
             yield COVERAGE.at(region.span, f"no implementation is selected for {region.name} in {everywhere}")

@@ -43,8 +43,9 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
         ]
         for a, b in combinations(chosen, 2):
             if not exact(a, b):
+                pair = f"{a.use} and {b.use}" if a.use != b.use else f"{a.use} with these constants and with those"
                 yield EQUAL_BITS_LAW.at(
                     claim.at("equal_bits"),
-                    f"no law shows {a.use} and {b.use}, as selected for {claim.region}, equal in bits",
+                    f"no law shows {pair}, as selected for {claim.region}, equal in bits",
                     labels=(Label(span=a.at("use"), text="one"), Label(span=b.at("use"), text="the other")),
                 )

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from isoexec_compiler.codes import Code
-from isoexec_compiler.contract import Contract
+from isoexec_compiler.contract import Contract, Selection
 from isoexec_compiler.diagnostics import Diagnostic, Label
 from isoexec_compiler.facts import placements
 from isoexec_compiler.layouts import sizes, uncuttable, unsummable
@@ -30,13 +30,17 @@ sizes. The message names the first node that differs.
 
 def check(contract: Contract) -> Iterator[Diagnostic]:
     """The tree of every summed axis that is cut is the same expression at every claimed size."""
-    for one, site in placements(contract):
-        for size, claim in sizes(contract, "tp").items():
+    for size, claim in sizes(contract, "tp").items():
+        refused: dict[str, list[Selection]] = {}
+        for one, site in placements(contract):
             if uncuttable(site, "tp", size):
                 continue
             if reason := unsummable(site, one.use, one.region.attributes, one.selection.constants, size):
-                yield REDUCTION_TREE.at(
-                    claim.at("sizes", claim.sizes.index(size)),
-                    f"tp {size} changes the sum of {site.name}: {reason}",
-                    labels=(Label(span=one.selection.at("use"), text=f"{one.use.name} is selected here"),),
-                )
+                refused.setdefault(reason, []).append(one.selection)
+        for reason, selections in refused.items():
+            names = ", ".join(dict.fromkeys(selection.region for selection in selections))
+            yield REDUCTION_TREE.at(
+                claim.at("sizes", claim.sizes.index(size)),
+                f"tp {size} changes the sum of {names}: {reason}",
+                labels=(Label(span=selections[0].at("use"), text="the sum is selected here"),),
+            )

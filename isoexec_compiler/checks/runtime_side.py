@@ -41,4 +41,5 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
             elif case in taken:
                 label = Label(span=taken[case].at("cases"), text="and here")
                 yield RUNTIME_SIDE.at(use.at("cases", i), f"{case} belongs to two sides", labels=(label,))
-            taken.setdefault(case, use)
+            else:
+                taken[case] = use

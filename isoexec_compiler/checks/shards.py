@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from isoexec_compiler.codes import Code
-from isoexec_compiler.contract import Contract
+from isoexec_compiler.contract import Contract, Region
 from isoexec_compiler.diagnostics import Diagnostic, Label
 from isoexec_compiler.facts import placements
 from isoexec_compiler.layouts import sizes, uncuttable
@@ -29,12 +29,16 @@ then held by several ranks.
 
 def check(contract: Contract) -> Iterator[Diagnostic]:
     """Every claimed size divides every axis it cuts."""
-    for one, site in placements(contract):
-        for topology in ("tp", "ep"):
-            for size, claim in sizes(contract, topology).items():
+    for topology in ("tp", "ep"):
+        for size, claim in sizes(contract, topology).items():
+            refused: dict[str, list[Region]] = {}
+            for one, site in placements(contract):
                 if reason := uncuttable(site, topology, size):
-                    yield SHARDS.at(
-                        claim.at("sizes", claim.sizes.index(size)),
-                        f"{topology} {size} cannot cut {site.name}: {reason}",
-                        labels=(Label(span=one.region.span, text="the region"),),
-                    )
+                    refused.setdefault(reason, []).append(one.region)
+            for reason, regions in refused.items():
+                names = ", ".join(dict.fromkeys(region.name for region in regions))
+                yield SHARDS.at(
+                    claim.at("sizes", claim.sizes.index(size)),
+                    f"{topology} {size} cannot cut {names}: {reason}",
+                    labels=(Label(span=regions[0].span, text="the first of these regions"),),
+                )

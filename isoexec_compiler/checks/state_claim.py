@@ -32,7 +32,8 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
             yield STATE_CLAIM.at(
                 claim.at("invalidated_by"), f"{claim.state} survives new weights", help="add `weight_sync`"
             )
-    if not any(case.startswith("engine_") for case in cases(contract)):
+    known = {state for region in contract.regions if region.op in ops() for state in ops()[region.op].states}
+    if not claimed.keys() <= known or not any(case.startswith("engine_") for case in cases(contract)):
         return
     reported: set[str] = set()
     for region in contract.regions:

@@ -39,14 +39,16 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
         owed = [
             pair
             for pair in product(a.cases, b.cases)
-            if set(pair) not in tolerated
+            if pair[0] != pair[1]
+            and set(pair) not in tolerated
             and not any(region == a.region and set(pair) <= cases for region, cases in equal)
         ]
         if owed:
             one, other = owed[0]
+            apart = ", ".join(dict.fromkeys(case for pair in owed for case in pair))
             yield UNCLAIMED_DIFFERENCE.at(
                 b.span,
                 f"{b.region} runs other arithmetic in {other} than in {one}, and no claim covers it",
                 labels=(Label(span=a.span, text=f"{one} here"),),
-                help=f"claim `{{equal_bits: {b.region}, cases: [{one}, {other}]}}`, or select the same in both",
+                help=f"claim `{{equal_bits: {b.region}, cases: [{apart}]}}`, or select the same in both",
             )

@@ -4,9 +4,10 @@
 from collections.abc import Iterator
 
 from isoexec_compiler.codes import Code
-from isoexec_compiler.contract import Contract
+from isoexec_compiler.contract import Contract, Selection
 from isoexec_compiler.diagnostics import Diagnostic, suggest
-from isoexec_compiler.facts import settings
+from isoexec_compiler.facts import Settings, settings
+from isoexec_compiler.registry import implementations
 
 UNKNOWN_SETTING = Code(
     id="K203",
@@ -28,11 +29,23 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
         for name in group.values:
             if name in group.fields:
                 continue
-            near = suggest(name, group.fields)
+            near = None if (elsewhere := _elsewhere(group, name)) else suggest(name, group.fields)
             listed = ", ".join(group.fields) or "none"
             yield UNKNOWN_SETTING.at(
                 group.placed.key(*group.path, name),
                 f"{group.owner} has no {group.kind} `{name}`",
-                note=None if near else f"there are: {listed}",
-                help=f"did you mean `{near}`?" if near else None,
+                note=None if near or elsewhere else f"there are: {listed}",
+                help=elsewhere or (f"did you mean `{near}`?" if near else None),
             )
+
+
+def _elsewhere(group: Settings, name: str) -> str | None:
+    """Advice for a constant among launch parameters, or the reverse."""
+    use = implementations().get(group.placed.use) if isinstance(group.placed, Selection) else None
+    if use is None:
+        return None
+    if group.kind == "launch parameter" and name in use.constants:
+        return f"`{name}` is a constant: it moves bits, so that no target and no number of rows may choose it"
+    if group.kind == "constant" and any(name in fields for fields in use.launch.values()):
+        return f"`{name}` is a launch parameter: write it under `launch`"
+    return None

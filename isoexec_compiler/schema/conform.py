@@ -114,7 +114,9 @@ def _check_mapping(node: Mapping, schema: Schema, name: str) -> Iterator[Diagnos
     for entry in node.entries:
         if asked_for(entry.key, to_data(entry.value)):
             feature, reason = FEATURES[entry.key]
-            yield UNSUPPORTED.at(entry.key_span, f"`{entry.key}`: {feature} is not supported", note=reason)
+            yield UNSUPPORTED.at(
+                entry.key_span, f"`{entry.key}` asks for {feature}, which nothing here computes", note=reason
+            )
         elif entry.key in properties:
             yield from _check(entry.value, properties[entry.key], f"`{entry.key}`")
         elif others:

@@ -52,7 +52,7 @@ DATE: Schema = {
     "description": "a date written YYYY-MM-DD",
 }
 SENTENCE: Schema = {"type": "string", "pattern": r"\S", "description": "a sentence"}
-CASE = words(CASES, "a case: where and when the forward pass runs")
+CASE = words(CASES, "a case")
 SETTINGS: Schema = {
     "type": "object",
     "additionalProperties": {"type": ["number", "boolean", "string"]},

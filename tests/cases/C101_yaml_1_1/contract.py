@@ -1,0 +1,6 @@
+from tests.edits import edit
+
+DATA = edit(
+    "tiny_dense",
+    ("repeat: 2", "repeat: 1_000"),
+)

@@ -1,0 +1,6 @@
+from tests.edits import edit
+
+DATA = edit(
+    "tiny_dense",
+    ("isoexec: 1", "isoexec: 2"),
+)

@@ -1,0 +1,6 @@
+from tests.edits import edit
+
+DATA = edit(
+    "tiny_dense",
+    ("leaf_dtype: fp32, ", ""),
+)

@@ -1,0 +1,6 @@
+from tests.edits import edit
+
+DATA = edit(
+    "tiny_dense",
+    ("    head_dim: 32\n", ""),
+)

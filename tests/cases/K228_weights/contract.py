@@ -1,0 +1,6 @@
+from tests.edits import edit
+
+DATA = edit(
+    "tiny_dense",
+    ("invalidated_by: [weight_sync]", "invalidated_by: [sleep]"),
+)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from isoexec_compiler.codes import Code
@@ -111,6 +112,7 @@ def dry_launches(capability: int) -> Iterator[list[tuple[str, Mapping[str, Any]]
     The assembly has Triton's stages by name: `ttir`, `ttgir`, `llir`, `ptx`, `cubin`.
     """
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    import torch
     from triton.runtime import driver, jit
 
     launched: list[tuple[str, Mapping[str, Any]]] = []
@@ -121,13 +123,14 @@ def dry_launches(capability: int) -> Iterator[list[tuple[str, Mapping[str, Any]]
         launched.append((self.__name__, kernel.asm))
         return kernel
 
-    before = driver._active
+    before, properties = driver._active, torch.cuda.get_device_properties
     driver.set_active(_Device(capability))  # type: ignore[no-untyped-call]
     jit.JITFunction.run = compile_only
+    torch.cuda.get_device_properties = lambda device=None: SimpleNamespace(multi_processor_count=1)
     try:
         yield launched
     finally:
-        jit.JITFunction.run = run
+        jit.JITFunction.run, torch.cuda.get_device_properties = run, properties
         driver._active = before
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -68,7 +69,7 @@ PERSISTENT = tile("persistent", 128, 128, 4, 2, 8)
 
 
 def sweep() -> Iterator[Case]:
-    """Cases with many launches each."""
+    """Cases with many launches each; the persistent ones last, so that a hang loses no other time."""
     few = [(16, 1, 8), (16, 2, 8), (32, 2, 6), (32, 4, 6), (64, 4, 4), (64, 4, 6), (128, 4, 4)]
     some = [(16, 4, 6), (32, 4, 6), (64, 4, 4), (64, 4, 6), (128, 4, 4)]
     for n in (6144, 24576, 151936):
@@ -77,23 +78,26 @@ def sweep() -> Iterator[Case]:
     for n in (6144, 24576):
         launches = tuple(tile("tiles", 64, *rest) for rest in some)
         yield Case(implementation="matmul_sequential", n=n, k=4096, rows=64, constants=SEQUENTIAL, launches=launches)
-    wide = (tile("tiles", 128, 128, 8, 4, 8), tile("tiles", 128, 256, 8, 3, 8), PERSISTENT)
-    for n, k in ((6144, 4096), (24576, 4096), (4096, 4096), (4096, 12288)):
+    wide = (tile("tiles", 128, 128, 8, 4, 8), tile("tiles", 128, 256, 8, 3, 8))
+    large = ((6144, 4096), (24576, 4096), (4096, 4096), (4096, 12288))
+    for n, k in large[:2]:
         yield Case(implementation="matmul_sequential", n=n, k=k, rows=8192, constants=SEQUENTIAL, launches=wide)
     beside = [("warps", 16, 16, 8, 3), ("warps", 16, 16, 8, 4), ("warps", 16, 32, 8, 2), ("warps", 16, 32, 8, 3)]
     beside += [("warps", 16, 16, 4, 3), ("spread", 16, 32, 4, 5), ("spread", 16, 64, 4, 4), ("spread", 16, 64, 4, 6)]
     beside += [("spread", 16, 128, 4, 4)]
     over = [("spread", 64, 32, 4, 5), ("spread", 64, 64, 4, 4), ("spread", 64, 128, 4, 4), ("warps", 64, 16, 8, 2)]
     deep = [("registers", 64, 128, 8, 4, 8), ("registers", 64, 128, 4, 4, 8), ("registers", 128, 64, 8, 4, 8)]
-    for (n, k), (rows, choices) in product(
-        ((4096, 4096), (4096, 12288), (2048, 4096)), ((16, beside), (64, over), (8192, deep))
-    ):
-        launches = tuple(tile(*choice) for choice in choices) + ((PERSISTENT,) if rows > 64 else ())
+    outputs = ((4096, 4096), (4096, 12288), (2048, 4096))
+    for (n, k), (rows, choices) in product(outputs, ((16, beside), (64, over), (8192, deep))):
+        launches = tuple(tile(*choice) for choice in choices)
         yield Case(implementation="matmul_tree", n=n, k=k, rows=rows, constants=TREE, launches=launches)
-    for n, k in ((4096, 4096), (4096, 12288)):
-        two = {**TREE, "leaves": 2}
-        launches = (tile("registers", 128, 128, 8, 3, 8), PERSISTENT)
-        yield Case(implementation="matmul_tree", n=n, k=k, rows=8192, constants=two, launches=launches)
+    for n, k in large:
+        pair = (wide[0], PERSISTENT)
+        yield Case(implementation="matmul_sequential", n=n, k=k, rows=8192, constants=SEQUENTIAL, launches=pair)
+    for leaves, (n, k) in product((2, 8), outputs):
+        pair = (tile("registers", 64, 128, 8, 3, 8), PERSISTENT)
+        constants = {**TREE, "leaves": leaves}
+        yield Case(implementation="matmul_tree", n=n, k=k, rows=8192, constants=constants, launches=pair)
 
 
 def compile_one(job: tuple[Case, Values]) -> str | None:
@@ -135,15 +139,18 @@ def measure(case: Case, launches: tuple[Values, ...]) -> Iterator[harness.Row]:
         name = f"{case.implementation} {case.rows}x{case.n}x{case.k} {case.constants.get('leaves', '')} {label}"
         try:
             found = matmul(xs[0], weights[0])
+            truth = torch.mm(xs[0], weights[0].T)
+            error = float((found.float() - truth.float()).norm() / truth.float().norm())
             expected = found if expected is None else expected
             differing = int((found.view(torch.int16) != expected.view(torch.int16)).sum())
             mine, theirs = harness.paired(harness.graph(ours), replay, rounds=15)
         except Exception as error:
             print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
             continue
-        if differing:
-            name += f" DIFFERS {differing}"
-        yield harness.row(name, mine / copies, "cuBLAS", theirs / copies, case.floor(), case.goal)
+        name += f" DIFFERS {differing}" * (differing > 0) + f" WRONG {error:.1e}" * (not error < 1e-2)
+        found_row = harness.row(name, mine / copies, "cuBLAS", theirs / copies, case.floor(), case.goal)
+        print(*found_row.values(), flush=True)
+        yield found_row
 
 
 def main() -> None:
@@ -161,6 +168,7 @@ def main() -> None:
     rows = []
     with torch.no_grad():
         for case in cases:
+            signal.alarm(40)
             rows += measure(case, tuple(launch for launch in case.launches if id(launch) not in refused))
             torch.cuda.empty_cache()
     harness.save("dense_gemm_sweep", rows)

@@ -48,7 +48,7 @@ IMPLEMENTATION = Implementation(
         "sm90": {
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="tokens of one tile"),
             "block_n": Field(type="int", choices=(16, 32, 64, 128, 256), free=True, doc="experts of one tile"),
-            "block_k": Field(type="int", choices=(16, 32, 64), free=True, doc="features of one step"),
+            "block_k": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="features of one step"),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
             "num_stages": Field(type="int", choices=(1, 2, 3, 4, 5), free=True, doc="depth of the load pipeline"),
         }

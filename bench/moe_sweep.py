@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches of the expert projections: `python -m bench.moe_sweep`; times, and whether every launch gives the same bits.
+
+Every variant is compiled first, without the device, in one process a core.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from itertools import product
+
+import torch
+
+from bench import harness
+from bench.moe import QWEN3, QWEN3_5, QWEN3_5_TP8, Layer, Shape
+from isoexec_compiler.registry import Values
+from tests.support.bits import differing
+from tests.support.ptx import compiled_launches
+
+CASES = ((QWEN3_5, 8192), (QWEN3_5, 64), (QWEN3_5, 1024), (QWEN3_5_TP8, 64), (QWEN3, 8192))
+Job = tuple[Shape, str, Values]
+
+
+def launches(shape: Shape, stage: str, tokens: int) -> Iterator[Values]:
+    """Launches worth trying for a stage and a mean number of rows per expert."""
+    mean = tokens * shape.top_k / shape.experts
+    heights = (16,) if mean <= 4 else (32, 64) if mean <= 40 else (64, 128)
+    for m, n, warps, depth in product(heights, (64, 128, 256), (4, 8), (3, 4)):
+        launch = {"block_m": m, "block_n": n, "num_warps": warps, "num_stages": depth}
+        if m * n > 128 * 256 or (m < 64 and (warps == 8 or n == 256)) or m * n // warps > 4096:
+            continue
+        if stage == "gate_up":
+            yield from ({**launch, "block_k": k} for k in ((64, 128) if m < 64 else (64,)))
+        elif m * n <= 128 * 128:
+            yield launch
+
+
+def compile_one(job: Job) -> str | None:
+    """Fill Triton's cache; returns the reason when a variant does not compile."""
+    shape, stage, launch = job
+    order, offsets = torch.zeros(64, dtype=torch.int32), torch.zeros(shape.experts + 1, dtype=torch.int32)
+    bf16 = {"dtype": torch.bfloat16}
+    try:
+        with compiled_launches():
+            if stage == "gate_up":
+                weight = torch.empty(shape.experts, 2 * shape.width, shape.hidden, **bf16)
+                kernel = shape.kernel("expert_gate_up_sequential", launch)
+                kernel.expert_gate_up(torch.empty(64 // shape.top_k, shape.hidden, **bf16), weight, order, offsets)
+            else:
+                weight = torch.empty(shape.experts, shape.hidden, shape.width, **bf16)
+                kernel = shape.kernel("expert_down_tree", launch)
+                kernel.expert_down(torch.empty(64, shape.width, **bf16), weight, order, offsets)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
+
+
+def measure(shape: Shape, tokens: int, stage: str, tried: list[Values]) -> None:
+    """Print the fastest launches of a stage and whether the bits of all are those of the first."""
+    first, found = None, []
+    for launch in tried:
+        try:
+            layer = Layer(shape, tokens, {stage: launch})
+            run, out = (layer.run_gate_up, layer.projected) if stage == "gate_up" else (layer.run_down, layer.rows)
+            mine, _ = harness.paired(harness.graph(run), lambda: None, 12)
+        except Exception as refused:
+            print(stage, launch, "refused", str(refused)[:80])
+            continue
+        first = out.clone() if first is None else first
+        found.append((mine, differing(out, first), launch))
+    for mine, different, launch in sorted(found, key=lambda f: f[0])[:5]:
+        print(f"{stage} {shape.name} T={tokens}: {mine:.4f} ms, {different} differing, {launch}")
+    equal = all(different == 0 for _, different, _ in found)
+    print(f"{stage} {shape.name} T={tokens}: {len(found)} launches, bits of all equal: {equal}", flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    jobs = [
+        (shape, stage, launch)
+        for shape, t in CASES
+        for stage in ("gate_up", "down")
+        for launch in launches(shape, stage, t)
+    ]
+    unique = list({repr((j[0].hidden, j[0].width, j[0].experts, *j[1:])): j for j in jobs}.values())
+    with multiprocessing.get_context("fork").Pool(min(len(unique), os.cpu_count() or 1)) as pool:
+        refused = pool.map(compile_one, unique, chunksize=1)
+    for (shape, stage, launch), reason in zip(unique, refused, strict=True):
+        if reason:
+            print("does not compile", shape.name, stage, launch, reason)
+    bad = {repr(job) for job, reason in zip(unique, refused, strict=True) if reason}
+    for shape, tokens in CASES:
+        for stage in ("gate_up", "down"):
+            tried = [x for x in launches(shape, stage, tokens) if repr((shape, stage, x)) not in bad]
+            measure(shape, tokens, stage, tried)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Whether two selections of a region give the same bits."""
 
 from isoexec_compiler.contract import Selection

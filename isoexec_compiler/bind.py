@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """From a document that conforms to the schema to a typed contract, every part with the place it was written.
 
 Whole numbers become floats where the registries ask for a float, so that `1` and `1.0` are one contract. Names stay

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Whether what a contract says holds: every rule of `checks/`, each in a file of its own.
 
 A rule's file declares its `Code` and `check(contract)`, and is found by being there. A rule passes over what another

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The contract as the author meant it: names and values bound to types, with the place each was written.
 
 Places never enter equality or a digest.

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A contract as YAML: what `isoexec init` prints. Reading and binding the text gives the contract back."""
 
 from collections.abc import Iterator, Mapping

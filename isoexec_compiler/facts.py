@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What the rules ask about a contract: its settings with their fields, the model graph, selections with what they name.
 
 All of it leaves out what does not resolve or is not sound; a rule of its own reports that.

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Whether a value fits the field it is written for."""
 
 from collections.abc import Mapping

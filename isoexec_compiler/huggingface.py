@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Reading a Hugging Face config.json: names of old and of 5.x releases, and refusal of what no region of ours computes.
 
 Raises `Unsupported` with every reason at once.

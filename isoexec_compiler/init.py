@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A contract for a model as its Hugging Face config describes it, with every setting an implementation recommends."""
 
 import json

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Parallel layouts: what a contract claims, and whether a site can be cut that way with the bits of one rank."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What people ask for that no region, kernel or adapter here computes, refused by the name it is asked under."""
 
 from collections.abc import Mapping

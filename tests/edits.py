@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A kept contract with pieces of its text replaced: one fault in something otherwise sound."""
 
 from tests.update_contracts import CONTRACTS

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.update_contracts`: rewrite `contracts/` from `tests/configs/`, for review in the diff."""
 
 import json

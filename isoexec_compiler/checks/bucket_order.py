@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Launch parameters by number of rows: which bucket a call falls into."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """An implementation selected in a case it is not for."""
 
 from collections.abc import Iterator

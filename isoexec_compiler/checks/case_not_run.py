@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A case that no runtime of the contract runs."""
 
 from collections.abc import Iterator

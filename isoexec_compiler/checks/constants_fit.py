@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Constants that do not fit the region they are for."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Every region selected exactly once in every case."""
 
 from collections.abc import Iterator

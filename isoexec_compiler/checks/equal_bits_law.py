@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A claim of equal bits that no law covers."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A waiver whose time is over."""
 
 from collections.abc import Iterator

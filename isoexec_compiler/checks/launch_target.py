@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Launch parameters for each target, and for no other."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A site of the model that no region covers."""
 
 from collections.abc import Iterator

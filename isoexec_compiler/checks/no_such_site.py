@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A region that covers nothing."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A topology that a runtime's adapter cannot see."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A launch parameter that moves bits and follows the number of rows."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A sum whose order would change with the number of ranks: decided on the reduction tree."""
 
 from collections.abc import Iterator

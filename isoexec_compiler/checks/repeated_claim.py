@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A claim about what another claim is about already."""
 
 from collections.abc import Iterator

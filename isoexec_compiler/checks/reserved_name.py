@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A contract name that cannot name a Python package or a folder everywhere."""
 
 import keyword

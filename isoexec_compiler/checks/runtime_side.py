@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A runtime on the wrong side, or with cases it does not run."""
 
 from collections.abc import Iterator

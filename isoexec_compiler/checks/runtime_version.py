@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A runtime release that the adapters are not written for."""
 
 from collections.abc import Iterator

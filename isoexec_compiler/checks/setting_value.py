@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A setting whose value does not fit its field."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A site that cannot be cut into as many equal parts as a topology claim says."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Sizes that a topology cannot have."""
 
 from collections.abc import Iterator

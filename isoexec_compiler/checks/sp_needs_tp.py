@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Sequence parallelism without tensor parallelism."""
 
 from collections.abc import Iterator

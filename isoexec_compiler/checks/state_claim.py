@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A state that outlives a call although nothing says for how long."""
 
 from collections.abc import Iterator

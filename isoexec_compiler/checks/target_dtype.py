@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A target on which an implementation has no kernel of the model's dtype."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A tolerance that the composition contradicts."""
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Cases that run different arithmetic although nothing says how they compare."""
 
 from collections.abc import Iterator

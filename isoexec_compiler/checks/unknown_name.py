@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Names in a contract that nothing bears."""
 
 from collections.abc import Iterable, Iterator

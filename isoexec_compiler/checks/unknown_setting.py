@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A setting that nothing reads."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """An implementation of another op than the region's."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Sites that the families share: the two ends of the model, the attention block and the dense MLP.
 
 A family calls these with its figures, named as in Hugging Face configs, and puts the sites in forward order.

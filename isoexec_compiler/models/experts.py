@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Sites of a mixture of experts, with or without a shared expert beside the routed ones."""
 
 from isoexec_compiler import huggingface

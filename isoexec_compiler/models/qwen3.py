@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Qwen3, dense: attention with head norms and full rotary, gated MLP, every layer alike."""
 
 from isoexec_compiler import huggingface

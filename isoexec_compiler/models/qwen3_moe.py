@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Qwen3, mixture of experts: the attention of the dense models, experts in every layer."""
 
 from isoexec_compiler import huggingface

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The shape of a contract: one JSON Schema, for editors and for us."""
 
 from isoexec_compiler.schema.conform import conform

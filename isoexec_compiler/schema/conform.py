@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A document against the schema: every departure, where it stands, as a sentence.
 
 A JSON Schema validator reports paths into plain data; this one walks the positioned tree. A test holds it to the

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """`contracts/contract.schema.json`: the structure with every name and value that the registries allow, for editors."""
 
 import copy

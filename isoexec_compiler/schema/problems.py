@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What can be wrong with the shape of a contract, code by code."""
 
 from isoexec_compiler.codes import Code

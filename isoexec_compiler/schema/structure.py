@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The sections of a contract and their keys, as a JSON Schema without the names that the registries give.
 
 `conform` understands the keywords used here and no others. In `oneOf` the branches differ in type or in their first

@@ -1,6 +1,8 @@
-from tests.edits import edit
+from tests.edits import edit, line
+
+QKV = line("tiny_dense", "qkv")
 
 DATA = edit(
     "tiny_dense",
-    ("{max_rows: 16, schedule: tiles, block_m: 16", "{max_rows: 16, schedule: tiles, block_k: 128, block_m: 16"),
+    (QKV, QKV.replace("{max_rows: 16,", "{max_rows: 16, block_k: 128,", 1)),
 )

@@ -1,6 +1,8 @@
-from tests.edits import edit
+from tests.edits import edit, line
+
+ROPE = line("tiny_dense", "rope")
 
 DATA = edit(
     "tiny_dense",
-    ("    use: rotary_table\n    launch:\n      sm90: {rows: 16, num_warps: 4}\n", "    use: rotary_table\n"),
+    (ROPE, ROPE.split("    launch:")[0]),
 )

@@ -1,7 +1,9 @@
-from tests.edits import edit
+from tests.edits import edit, line
+
+ROPE = line("tiny_dense", "rope")
 
 DATA = edit(
     "tiny_dense",
     ("targets: [sm90, cpu]", "targets: [sm90]"),
-    ("      sm90: {rows: 16, num_warps: 4}\n", "      sm90: {rows: 16, num_warps: 4}\n      cpu: {}\n"),
+    (ROPE, ROPE + "      cpu: {}\n"),
 )

@@ -1,9 +1,9 @@
-from tests.edits import edit
+from tests.edits import edit, line
+
+ROPE = line("tiny_dense", "rope")
+LAUNCH = ROPE.split("sm90: ")[1].strip("{}\n")
 
 DATA = edit(
     "tiny_dense",
-    (
-        "{block_m: 128, num_warps: 8, num_stages: 3, programs: 0}",
-        "{max_rows: 4096, block_m: 128, num_warps: 8, num_stages: 3, programs: 0}",
-    ),
+    (ROPE, ROPE.replace(f"{{{LAUNCH}}}", f"[{{max_rows: 4096, {LAUNCH}}}]")),
 )

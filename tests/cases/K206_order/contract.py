@@ -1,7 +1,14 @@
-from tests.edits import edit
+from tests.edits import edit, line
+
+ROPE = line("tiny_dense", "rope")
+LAUNCH = ROPE.split("sm90: ")[1].strip("{}\n")
 
 DATA = edit(
     "tiny_dense",
-    ("- {max_rows: 64, schedule: tiles", "- {max_rows: 16, schedule: tiles"),
-    ("- {max_rows: 16, block_m", "- {block_m"),
+    (
+        ROPE,
+        ROPE.replace(
+            f"{{{LAUNCH}}}", f"[{{max_rows: 64, {LAUNCH}}}, {{max_rows: 32, {LAUNCH}}}, {{{LAUNCH}}}, {{{LAUNCH}}}]"
+        ),
+    ),
 )

@@ -1,7 +1,8 @@
-from tests.edits import edit
+from tests.edits import edit, line
+
+ACT = line("tiny_dense", "act")
 
 DATA = edit(
     "tiny_dense",
-    ("region: [attn_residual, mlp_residual]", "region: [attn_residual, mlp_residual]"),
-    ("region: [attn_out, down]", "region: [attn_out, down, head]"),
+    (ACT, ACT.replace("cases: all", "cases: [trainer_score]") + ACT),
 )

@@ -1,17 +1,11 @@
-from tests.edits import edit
+from tests.edits import edit, line
+
+ATTENTION = line("tiny_dense", "attn")
+ENGINE = ATTENTION.replace("cases: all", "cases: [engine_prefill, engine_decode]").replace("split: 1024", "split: 512")
+TRAINER = ATTENTION.replace("cases: all", "cases: [trainer_fwd, trainer_score]")
 
 DATA = edit(
     "tiny_dense",
-    (
-        "region: attn\n    cases: all\n",
-        "region: attn\n"
-        "    cases: [engine_prefill, engine_decode]\n"
-        "    use: attention_blocks\n"
-        "    constants: {kv_block: 64, split: 512}\n"
-        "    launch:\n"
-        "      sm90: {block_m: 16, num_warps: 4, num_stages: 3, programs: 528}\n"
-        "  - region: attn\n"
-        "    cases: [trainer_fwd, trainer_score]\n",
-    ),
+    (ATTENTION, ENGINE + TRAINER),
     ("  - {tolerance: [engine_decode, trainer_score], max_abs_logprob: 0.0}\n", ""),
 )

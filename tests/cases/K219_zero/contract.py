@@ -1,16 +1,15 @@
-from tests.edits import edit
+from tests.edits import edit, line
+
+ATTENTION = line("tiny_dense", "attn")
+DECODE = ATTENTION.replace("cases: all", "cases: [engine_decode]").replace("split: 1024", "split: 512")
+OTHERS = ATTENTION.replace("cases: all", "cases: [engine_prefill, trainer_fwd, trainer_score]")
+TOLERATED = "".join(
+    f"  - {{tolerance: [engine_decode, {case}], max_abs_logprob: 0.01}}\n" for case in ("engine_prefill", "trainer_fwd")
+)
+ZERO = "  - {tolerance: [engine_decode, trainer_score], max_abs_logprob: 0.0}\n"
 
 DATA = edit(
     "tiny_dense",
-    (
-        "region: attn\n    cases: all\n",
-        "region: attn\n"
-        "    cases: [engine_decode]\n"
-        "    use: attention_blocks\n"
-        "    constants: {kv_block: 64, split: 512}\n"
-        "    launch:\n"
-        "      sm90: {block_m: 16, num_warps: 4, num_stages: 3, programs: 528}\n"
-        "  - region: attn\n"
-        "    cases: [engine_prefill, trainer_fwd, trainer_score]\n",
-    ),
+    (ATTENTION, DECODE + OTHERS),
+    (ZERO, TOLERATED + ZERO),
 )

@@ -8,6 +8,7 @@ constant of a module is compared with what its file would define now.
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,27 @@ def table_problems(modules: dict[str, ModuleType]) -> list[str]:
             if BOUND.table.get((region, operator.function)) is not function:
                 problems.append(f"{region}: the bound {operator.function} is not the one of {module.__name__}")
     return problems
+
+
+def table_digest() -> str:
+    """SHA-256 of the byte code of every bound function and of what is nested in it, without file names and lines."""
+    seal = hashlib.sha256()
+    for (region, name), function in sorted(BOUND.table.items()):
+        seal.update(f"{region}.{name}\n".encode())
+        _feed(seal, _code(function))
+    return f"sha256:{seal.hexdigest()}"
+
+
+def _feed(seal: Any, code: CodeType | None) -> None:
+    if code is None:
+        return
+    seal.update(code.co_code)
+    seal.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _feed(seal, constant)
+        else:
+            seal.update(repr(constant).encode())
 
 
 def instance_problems(name: str, instance: Any, expected: type) -> list[str]:

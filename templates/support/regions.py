@@ -18,7 +18,7 @@ import torch
 from . import package
 from .ledger import Ledger
 
-Tap = Callable[[str, str, Any], None]
+Tap = Callable[[str, str, list[Any], Any], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def _run(name: str, *arguments: Any) -> Any:
     if operator.whole:
         BOUND.ledger.ran(region)
     if BOUND.tap is not None:
-        BOUND.tap(region, name, result)
+        BOUND.tap(region, name, values, result)
     return result
 
 
@@ -159,7 +159,7 @@ def bind(side: str, target: str) -> None:
 
 @contextmanager
 def tapped(tap: Tap) -> Iterator[None]:
-    """Show every result of every region to `tap(region, operator, result)` while the context is open."""
+    """Show every result of every region to `tap(region, operator, arguments, result)` while the context is open."""
     before, BOUND.tap = BOUND.tap, tap
     try:
         yield

@@ -15,7 +15,8 @@ import torch
 
 from . import package
 from .bits import row_digests
-from .regions import tapped
+from .regions import BOUND, tapped
+from .tree_collectives import tree_sum
 
 Digests = dict[str, torch.Tensor]
 
@@ -30,15 +31,24 @@ def widths() -> dict[str, int]:
     return found | {"gate_up": shard, "act": shard, "head": model["vocab_size"] // largest}
 
 
+def _root(region: str, operator: str, arguments: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
+    """The result, in fp32 before its rounding where the region is a tree over ranks."""
+    if operator == "combine":
+        return tree_sum(arguments[0])
+    if operator == "matmul" and (region, "partial") in BOUND.table:
+        return BOUND.table[region, "partial"](*arguments).detach()
+    return result
+
+
 @contextmanager
 def collecting() -> Iterator[Digests]:
     """Collect the sorted set of row digests of each region while the context is open; filled when it closes."""
     cut, seen, digests = widths(), dict[str, list[torch.Tensor]](), Digests()
 
-    def tap(region: str, operator: str, result: torch.Tensor) -> None:
-        if operator.startswith("shard_") or operator == "partial":
-            return
-        rows = result.detach() if result.dim() > 1 else result.detach()[:, None]
+    def tap(region: str, operator: str, arguments: list[torch.Tensor], result: torch.Tensor) -> None:
+        if region == "logprobs" or operator == "partial":
+            return  # log-probabilities are compared themselves; a partial is a node that depends on the number of ranks
+        rows = _root(region, operator, arguments, result.detach())
         seen.setdefault(region, []).append(row_digests(rows.reshape(-1, cut.get(region, rows.shape[-1]))).unique())
 
     with tapped(tap):

@@ -31,7 +31,7 @@ def engine(job: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """A vLLM engine on the tiny model, with the contract's package if the job names one."""
     from vllm import LLM
 
-    own = {"model": job["model"], "skip_tokenizer_init": True, "max_model_len": 256, "disable_log_stats": True}
+    own = {"model": job["model"], "skip_tokenizer_init": True, "max_model_len": 128, "disable_log_stats": True}
     if not job["contract"]:
         return LLM(**own, **arguments)
     settings = importlib.import_module(f"{job['contract']}.adapters.vllm_settings")

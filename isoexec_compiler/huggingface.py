@@ -36,7 +36,8 @@ def rope(config: Config) -> dict[str, Any]:
     """Rotary settings, from `rope_parameters` or from `rope_theta` and its neighbours."""
     settings = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if config.get(key) is not None}
     for key in ("rope_scaling", "rope_parameters"):
-        settings |= config.get(key) or {}
+        written = config.get(key)
+        settings |= written if isinstance(written, Mapping) else {}
     return settings
 
 
@@ -46,7 +47,15 @@ def integer(config: Config, *names: str) -> int:
         value = config.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-    raise Unsupported(f"the config has no integer {names[0]!r}")
+    raise Unsupported(f"the config has no whole number {names[0]!r}")
+
+
+def number(config: Config, name: str, default: float | None = None) -> float:
+    """A value as a float; `default` where it is absent."""
+    value = config.get(name, default)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
+        return float(value)
+    raise Unsupported(f"the config has no number {name!r}")
 
 
 def ends(config: Config) -> dict[str, Value]:
@@ -56,7 +65,7 @@ def ends(config: Config) -> dict[str, Value]:
         "vocab_size": vocab,
         "padded_vocab_size": -(-vocab // VOCAB_MULTIPLE) * VOCAB_MULTIPLE,
         "hidden_size": integer(config, "hidden_size"),
-        "rms_norm_eps": float(config["rms_norm_eps"]),
+        "rms_norm_eps": number(config, "rms_norm_eps"),
         "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
         "temperature": 1.0,
     }
@@ -68,8 +77,10 @@ def attention(config: Config) -> dict[str, Value]:
     return {
         "num_attention_heads": heads,
         "num_key_value_heads": integer(config, "num_key_value_heads"),
-        "head_dim": config.get("head_dim") or integer(config, "hidden_size") // heads,
-        "rope_theta": float(rope(config).get("rope_theta", 10000.0)),
+        "head_dim": integer(
+            {"head_dim": integer(config, "hidden_size") // max(heads, 1)} | _present(config), "head_dim"
+        ),
+        "rope_theta": number(rope(config), "rope_theta", default=10000.0),
         "max_position_embeddings": integer(config, "max_position_embeddings"),
     }
 
@@ -82,8 +93,8 @@ def refuse(config: Config, allowed_layers: tuple[str, ...]) -> None:
 
 
 def _reasons(config: Config, allowed_layers: tuple[str, ...]) -> Iterator[str]:
-    if config.get("quantization_config"):
-        method = config["quantization_config"].get("quant_method", "unknown")
+    if quantised := config.get("quantization_config"):
+        method = quantised.get("quant_method", "unknown") if isinstance(quantised, Mapping) else quantised
         yield f"the checkpoint is quantised ({method}); only bfloat16 and float32 weights have regions"
     if config.get("kv_lora_rank") or config.get("q_lora_rank"):
         yield "multi-head latent attention (`kv_lora_rank`) has no region"
@@ -99,6 +110,12 @@ def _reasons(config: Config, allowed_layers: tuple[str, ...]) -> Iterator[str]:
     kind = settings.get("rope_type", settings.get("type", "default"))
     if kind != "default":
         yield f"scaled rotary frequencies (rope type {kind!r}) have no region"
-    unknown = sorted(set(config.get("layer_types") or ()) - set(allowed_layers))
+    kinds = config.get("layer_types")
+    unknown = sorted({str(kind) for kind in kinds if kind not in allowed_layers}) if isinstance(kinds, list) else ()
     if unknown:
         yield f"layers of type {', '.join(map(repr, unknown))} have no region"
+
+
+def _present(config: Config) -> dict[str, Any]:
+    """The config without what is null."""
+    return {key: value for key, value in config.items() if value is not None}

@@ -24,6 +24,7 @@ from isoexec_compiler.contract import (
 )
 from isoexec_compiler.diagnostics import Diagnostic
 from isoexec_compiler.facts import cases
+from isoexec_compiler.fields import fault
 from isoexec_compiler.layouts import uncuttable, unsummable
 from isoexec_compiler.registry import (
     CASES,
@@ -51,10 +52,11 @@ and implementations it needs.
 """,
 )
 
+MAX_LAYERS = 1000
 PARALLEL_SIZES = (1, 2, 4, 8)
 
 # Which implementations to take for an op, with their cases, where it has several.
-CHOICES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {}
+CHOICES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {"gated_delta_rule": (("gdn_rxc", CASES),)}
 
 
 def contract_from(data: bytes, file: str, name: str = "") -> tuple[str | None, tuple[Diagnostic, ...]]:
@@ -64,7 +66,7 @@ def contract_from(data: bytes, file: str, name: str = "") -> tuple[str | None, t
     """
     start = Span(file=file, line=1, column=1, end_line=1, end_column=1)
     try:
-        config = json.loads(data)
+        config = json.loads(data, parse_constant=_not_finite)
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         return None, (UNSUPPORTED_MODEL.at(start, f"not a Hugging Face config.json: {error}"),)
     if not isinstance(config, dict):
@@ -84,6 +86,12 @@ def _contract(config: Mapping[str, Any], name: str) -> Contract:
     text = huggingface.text_config(config)
     family = _family(config, text)
     figures, layers = family.from_hf(text)
+    if faults := [
+        f"`{key}` {reason}" for key, field in family.config.items() if (reason := fault(figures[key], field))
+    ]:
+        raise Unsupported("; ".join(faults))
+    if not 0 < len(layers) <= MAX_LAYERS:
+        raise Unsupported(f"the config has {len(layers)} layers; a contract has 1 to {MAX_LAYERS}")
     sites = family.sites(figures, layers)
     used = tuple(
         RuntimeUse(side=runtime.side, use=runtime.name, version=runtime.versions[-1], cases=runtime.cases)
@@ -144,11 +152,9 @@ def _claims(
     sites: tuple[Site, ...], composition: tuple[Selection, ...], used: tuple[RuntimeUse, ...]
 ) -> tuple[Claim, ...]:
     claims: list[Claim] = []
-    for topology, sizes in (
-        ("tp", _sizes(sites, composition, "tp")),
-        ("sp", ("off", "on")),
-        ("ep", _ep(sites, composition)),
-    ):
+    tp = _sizes(sites, composition, "tp")
+    topologies = {"tp": tp, "sp": ("off", "on") if len(tp) > 1 else (), "ep": _ep(sites, composition)}
+    for topology, sizes in topologies.items():
         across = tuple(use.side for use in used if topology in runtimes()[use.use].topologies)
         if len(sizes) > 1 and across:
             claims.append(TopologyClaim(topology=topology, sizes=sizes, across=across))
@@ -180,6 +186,10 @@ def _sizes(sites: tuple[Site, ...], composition: tuple[Selection, ...], topology
         )
 
     return tuple(size for size in PARALLEL_SIZES if size == 1 or holds(size))
+
+
+def _not_finite(text: str) -> float:
+    raise ValueError(f"{text} is no number")
 
 
 def _name(file: str, config: Mapping[str, Any]) -> str:

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated delta rule against native kernels: `python -m bench.gdn [--quick]`, in CUDA graphs, paired in one process.
+
+Peers: flash-linear-attention's chunk kernels for the forward and the backward, and for decode our own fp32 recurrent step
+at the best of its launches (a stronger peer than FLA's launch of its step). `--sweep` times every free launch instead and
+compares its bits with the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from bench import harness
+from isoexec_compiler.registry import Values
+from tests.support.ptx import compiled_launches
+from tests.support.rendering import render_kernel
+
+COPIED_BYTES_PER_MS = 4.3e9
+SCANS = ((64, 4, 2), (64, 4, 1), (64, 4, 3), (128, 8, 1), (128, 8, 2), (32, 4, 2), (32, 2, 2), (32, 2, 1))
+STEPS = ((128, 8), (128, 4), (64, 4), (64, 8), (32, 4), (64, 2), (32, 2))
+RECURRENT = ((8, 1), (16, 1), (32, 4), (64, 4), (16, 2), (32, 2), (128, 4), (128, 8))
+
+
+def attributes(qk_heads: int) -> Values:
+    return {"qk_heads": qk_heads, "v_heads": 32, "key_dim": 128, "value_dim": 128, "scale": 128**-0.5}
+
+
+def rxc(qk_heads: int, scan: tuple[int, int, int] = SCANS[0], step: tuple[int, int] = STEPS[0]) -> ModuleType:
+    launch = dict(zip(("scan_block_v", "scan_warps", "scan_stages", "step_block_v", "step_warps"), scan + step, strict=True))
+    return render_kernel("gdn_rxc", "sm90", attributes(qk_heads), launch=((None, launch),))
+
+
+def recurrent(qk_heads: int, step: tuple[int, int]) -> ModuleType:
+    launch = dict(zip(("recurrent_block_v", "recurrent_warps"), step, strict=True))
+    return render_kernel("gdn_native_step", "sm90", attributes(qk_heads), launch=((None, launch),))
+
+
+def rows(tokens: int, qk_heads: int, device: str = "cuda", correlated: float = 0.0, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Fresh q, k, v, g, beta; `correlated` pulls all keys toward one direction."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device, generator=generator)
+
+    q, k = normal(tokens, qk_heads, 128), normal(tokens, qk_heads, 128) * (1 - correlated)
+    k = k + correlated * normal(1, qk_heads, 128)
+    q, k = ((x / x.norm(dim=-1, keepdim=True)).bfloat16() for x in (q, k))
+    g = -torch.rand(tokens, 32, device=device, generator=generator) * (0.005 if correlated else 0.1)
+    return {"q": q, "k": k, "v": normal(tokens, 32, 128).bfloat16(), "g": g, "beta": normal(tokens, 32).sigmoid()}
+
+
+def compile_one(job: tuple[str, int, tuple[int, ...]]) -> str | None:
+    """Fill Triton's cache from a process without a device; returns why a variant does not compile."""
+    kind, qk_heads, launch = job
+    try:
+        given = rows(64, qk_heads, "cpu")
+        cu = torch.tensor([0, 64], dtype=torch.int32)
+        lanes = torch.zeros(64, dtype=torch.int32)
+        with compiled_launches():
+            if kind == "scan":
+                module = rxc(qk_heads, scan=launch)
+                module.gated_delta_rule(**given, cu_seqlens=cu)
+                module.gated_delta_extend(**given, cu_seqlens=cu, state=module.new_caches(2, "cpu"), slots=lanes[:1])
+                with suppress(IndexError):
+                    caches, one = module.new_caches(2, "cpu"), lanes[:1]
+                    module.gated_delta_extend(**given, cu_seqlens=cu, state=caches, slots=one, positions=one)
+            else:
+                module = rxc(qk_heads, step=launch) if kind == "step" else recurrent(qk_heads, launch)
+                module.gated_delta_step(**given, state=module.new_caches(2, "cpu"), slots=lanes, positions=lanes)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> int:
+    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    return int((a.contiguous().view(kind) != b.contiguous().view(kind)).sum())
+
+
+def law(qk_heads: int, correlated: float, lengths: tuple[int, ...], decode: int, module: ModuleType) -> dict[str, int]:
+    """Differing elements: prefill of each length, a resumed third of `decode`, the rest row by row, against one forward."""
+    total = [n + decode for n in lengths]
+    given = rows(sum(total), qk_heads, correlated=correlated, seed=len(lengths))
+    starts = [0, *torch.tensor(total).cumsum(0).tolist()]
+    cu = torch.tensor(starts, dtype=torch.int32, device="cuda")
+    whole = module.gated_delta_rule(**given, cu_seqlens=cu)
+    slots = torch.arange(len(lengths), 0, -1, dtype=torch.int32, device="cuda")
+    kept, other = module.new_caches(len(lengths) + 1, "cuda"), module.new_caches(len(lengths) + 1, "cuda")
+    for cache in (*kept, *other):
+        cache.fill_(float("nan"))
+    one_shot = module.gated_delta_extend(**given, cu_seqlens=cu, state=other, slots=slots)
+    index = torch.cat([torch.arange(b, b + n) for b, n in zip(starts, lengths, strict=False)]).cuda()
+    short = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device="cuda")
+    part = {name: x[index] for name, x in given.items()}
+    found = torch.full_like(whole, float("nan"))
+    found[index] = module.gated_delta_extend(**part, cu_seqlens=short, state=kept, slots=slots)
+    place = torch.tensor([b + n for b, n in zip(starts, lengths, strict=False)], device="cuda")
+    positions = torch.tensor(lengths, dtype=torch.int32, device="cuda")
+    resumed = decode // 3
+    index = (place[:, None] + torch.arange(resumed, device="cuda")).flatten()
+    even = torch.arange(0, index.numel() + 1, resumed, dtype=torch.int32, device="cuda")
+    part = {name: x[index] for name, x in given.items()}
+    found[index] = module.gated_delta_extend(**part, cu_seqlens=even, state=kept, slots=slots, positions=positions)
+    place, positions = place + resumed, positions + resumed
+    for _ in range(decode - resumed):
+        row = {name: x[place] for name, x in given.items()}
+        found[place] = module.gated_delta_step(**row, state=kept, slots=slots, positions=positions)
+        place, positions = place + 1, positions + 1
+    counts = {"outputs": same(found, whole), "one shot": same(one_shot, whole), "nan": int(whole.isnan().sum())}
+    counts["state"] = same(kept.state[1:], other.state[1:]) if min(total) >= 64 else 0
+    counts["snapshot"] = same(kept.snapshot[1:], other.snapshot[1:]) if min(total) >= 64 else 0
+    for name in ("keys", "values", "residuals", "inverse", "decay"):
+        a, b = getattr(kept, name), getattr(other, name)
+        counts[name] = sum(same(a[s, :, : n % 64], b[s, :, : n % 64]) for s, n in zip(slots.tolist(), total, strict=True))
+    return counts
+
+
+def laws(module: ModuleType) -> None:
+    lengths = (1, 15, 16, 17, 37, 48, 63, 64, 65, 100, 130, 200, 333)
+    cases = ((16, 0.0, lengths, 150), (16, 0.8, (0, 1, 64), 520), (16, 0.99, (700,), 800))
+    for qk_heads, correlated, prefill, decode in cases:
+        counts = law(qk_heads, correlated, prefill, decode, module)
+        print(f"law keys {correlated} prefill {prefill} decode {decode}: {counts}", flush=True)
+
+
+def accuracy(module: ModuleType, fla: Callable[..., Any] | None) -> None:
+    from isoexec_compiler.ops.gated_delta_rule import reference
+
+    for correlated in (0.0, 0.8, 0.97):
+        given = rows(512, 16, correlated=correlated, seed=3)
+        cu = torch.tensor([0, 512], dtype=torch.int32, device="cuda")
+        truth, _ = reference(**given, cu_seqlens=cu, scale=128**-0.5)
+        outs = {"ours": module.gated_delta_rule(**given, cu_seqlens=cu)}
+        if fla is not None:
+            wide = {n: x.repeat_interleave(2, 1) if n in "qk" else x for n, x in given.items()}
+            outs["fla"] = fla(**{n: x[None] for n, x in wide.items()})[0][0]
+        errors = {name: float((x.double() - truth).norm() / truth.norm()) for name, x in outs.items()}
+        print(f"error against float64, keys {correlated}: {errors}", flush=True)
+
+
+def fla_chunk() -> Callable[..., Any] | None:
+    try:
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    except Exception as error:
+        print(f"no FLA: {type(error).__name__}: {error}")
+        return None
+    return chunk_gated_delta_rule
+
+
+def forward_floor(tokens: int, qk_heads: int) -> float:
+    """q, k, v, o, g, beta read or written once."""
+    return tokens * (2 * qk_heads * 256 + 2 * 32 * 256 + 32 * 8) / COPIED_BYTES_PER_MS
+
+
+def decode_floor(lanes: int, qk_heads: int) -> float:
+    """Mean bytes of a step: snapshot, half of K, R and D, a 64th of the state update, row in and out."""
+    head = 32768 + 8192 + 8192 * qk_heads / 32 + 2048 + 256 + (131072 + 32768) / 64 + 2048
+    return lanes * 32 * head / COPIED_BYTES_PER_MS
+
+
+def forward(scans: tuple[tuple[int, int, int], ...], lengths: tuple[int, ...], fla: Callable[..., Any] | None) -> Iterator[harness.Row]:
+    for tokens in lengths:
+        given = rows(tokens, 32)
+        cu = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
+        packed = {n: x[None] for n, x in given.items()}
+        peer = harness.graph((lambda: fla(**packed)) if fla else (lambda: given["q"].clone()))
+        expected = None
+        for launch in scans:
+            module = rxc(32, scan=launch)
+            try:
+                out = module.gated_delta_rule(**given, cu_seqlens=cu)
+                expected = out if expected is None else expected
+                differing = sum(same(module.gated_delta_rule(**given, cu_seqlens=cu), expected) for _ in range(5))
+                run = harness.graph(lambda m=module: m.gated_delta_rule(**given, cu_seqlens=cu))
+                ours, theirs = harness.paired(run, peer, rounds=15)
+            except Exception as error:
+                print(f"scan {launch}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+                continue
+            name = f"rxc forward T={tokens} {launch}" + f" DIFFERS {differing}" * (differing > 0)
+            yield harness.row(name, ours, "FLA chunk", theirs, forward_floor(tokens, 32), "<=0.88")
+        prepared = module.prepare(given["q"], given["k"], given["g"], given["beta"], cu)
+        alone = harness.graph(lambda: module.prepare(given["q"], given["k"], given["g"], given["beta"], cu))
+        yield harness.row(f"  prepare alone T={tokens}", *harness.paired(alone, peer, 15)[:1], "FLA chunk", 1.0, None, "")
+        del prepared
+
+
+def decode(steps: tuple[tuple[int, int], ...], natives: tuple[tuple[int, int], ...], lanes_list: tuple[int, ...], qk_heads: int) -> Iterator[harness.Row]:
+    for lanes in lanes_list:
+        given = rows(lanes, qk_heads)
+        slots = torch.randperm(lanes, device="cuda").int() + 1
+        mixed = (torch.arange(lanes, device="cuda") * 63 // max(lanes - 1, 1) + 128).int()
+        native = []
+        for launch in natives:
+            module = recurrent(qk_heads, launch)
+            caches = module.new_caches(lanes + 1, "cuda").zero_()
+            run = harness.graph(lambda m=module, c=caches: m.gated_delta_step(**given, state=c, slots=slots, positions=mixed), 8)
+            native.append((sorted(harness.once(run) for _ in range(9))[4], launch, run))
+        best, chosen, peer = min(native, key=lambda n: n[0])
+        print(f"tuned recurrent step B={lanes}: {[(n[1], round(n[0] / 8, 5)) for n in native]}", flush=True)
+        state = rxc(qk_heads).new_caches(lanes + 1, "cuda")
+        for cache in state:
+            cache.normal_().mul_(0.05)
+        for launch in steps:
+            module = rxc(qk_heads, step=launch)
+            for label, positions in (("mixed", mixed), ("t=0", mixed * 0 + 128), ("t=62", mixed * 0 + 190), ("t=63", mixed * 0 + 191)):
+                if label != "mixed" and launch != steps[0]:
+                    continue
+                run = harness.graph(lambda m=module, p=positions: m.gated_delta_step(**given, state=state, slots=slots, positions=p), 8)
+                ours, theirs = harness.paired(run, peer, rounds=15)
+                goal = {16: "<=0.95", 256: "<=0.75"}.get(lanes, "") if label == "mixed" else ""
+                name = f"rxc step B={lanes} H={qk_heads} {label} {launch}"
+                yield harness.row(name, ours / 8, f"tuned fp32 step {chosen}", theirs / 8, decode_floor(lanes, qk_heads), goal)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one size of each, nothing saved to the results")
+    parser.add_argument("--sweep", action="store_true", help="every free launch")
+    parser.add_argument("--laws", action="store_true", help="bit laws and accuracy only")
+    options = parser.parse_args()
+    scans, steps = (SCANS, STEPS) if options.sweep else (SCANS[:1], STEPS[:1])
+    jobs = [("scan", h, launch) for h in (16, 32) for launch in (scans if h == 32 else scans[:1])]
+    jobs += [("step", 16, launch) for launch in steps] + [("recurrent", 16, launch) for launch in RECURRENT]
+    with multiprocessing.get_context("fork").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
+        for job, reason in zip(jobs, pool.map(compile_one, jobs, chunksize=1), strict=True):
+            if reason:
+                print(f"not compiled: {job}: {reason}", flush=True)
+    fla = fla_chunk()
+    found: list[harness.Row] = []
+    with torch.no_grad():
+        laws(rxc(16))
+        accuracy(rxc(16), fla)
+        if not options.laws:
+            sizes = (8192,) if options.quick else (8192, 16384)
+            for row in forward(scans, sizes, fla):
+                print(*row.values(), flush=True)
+                found.append(row)
+            for row in decode(steps, RECURRENT, (16, 256) if options.quick else (16, 64, 256), 16):
+                print(*row.values(), flush=True)
+                found.append(row)
+    if not (options.quick or options.laws):
+        harness.save("gdn", found)
+
+
+if __name__ == "__main__":
+    main()

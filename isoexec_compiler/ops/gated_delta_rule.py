@@ -1,0 +1,58 @@
+"""The gated delta rule: a linear recurrence over a matrix state, one state a value head."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from isoexec_compiler.registry import Field, Op
+
+if TYPE_CHECKING:
+    import torch
+
+OP = Op(
+    name="gated_delta_rule",
+    doc=(
+        "S_t = exp(g_t) S_{t-1} + beta_t k_t (v_t - k_t exp(g_t) S_{t-1}), o_t = scale q_t S_t, from S = 0 at the start of "
+        "each sequence; value heads share query/key heads in equal groups."
+    ),
+    attributes={
+        "qk_heads": Field(type="int", minimum=1, doc="query and key heads"),
+        "v_heads": Field(type="int", minimum=1, doc="value heads: heads of the state"),
+        "key_dim": Field(type="int", minimum=1, doc="width of a query or key head"),
+        "value_dim": Field(type="int", minimum=1, doc="width of a value head"),
+        "scale": Field(type="float", minimum=0.0, doc="factor of the output, key_dim ** -0.5 as a rule"),
+    },
+)
+
+
+def reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    *,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The op in float64, differentiable. q, k: [T,H,K]; v: [T,HV,V]; g, beta: [T,HV]; cu_seqlens: [B+1].
+
+    Returns outputs [T,HV,V] and final states [B,HV,K,V].
+    """
+    import torch
+
+    group = v.shape[1] // q.shape[1]
+    q, k = (x.double().repeat_interleave(group, 1) for x in (q, k))
+    v, decay, beta = v.double(), g.double().exp(), beta.double()
+    outputs, states = [], []
+    for begin, end in pairwise(cu_seqlens.tolist()):
+        state = v.new_zeros(v.shape[1], q.shape[2], v.shape[2])
+        for t in range(begin, end):
+            state = state * decay[t, :, None, None]
+            written = beta[t, :, None] * (v[t] - torch.einsum("hk,hkv->hv", k[t], state))
+            state = state + k[t, :, :, None] * written[:, None, :]
+            outputs.append(scale * torch.einsum("hk,hkv->hv", q[t], state))
+        states.append(state)
+    out = torch.stack(outputs) if outputs else torch.zeros_like(v)
+    return out, torch.stack(states) if states else v.new_zeros(0, v.shape[1], q.shape[2], v.shape[2])

@@ -18,6 +18,7 @@ from isoexec_compiler.codes import Code, all_codes
 from isoexec_compiler.contract import Contract
 from isoexec_compiler.diagnostics import Diagnostic, suggest
 from isoexec_compiler.drift import Drift
+from isoexec_compiler.source import readable
 from isoexec_compiler.span import Span
 
 UNREADABLE = Code(
@@ -144,7 +145,7 @@ def init(
     data = _read(hf, format)
     text, problems = writer.contract_from(data, hf.as_posix(), name)
     if text is None:
-        _stop(problems, {hf.as_posix(): data.decode(errors="replace")}, format)
+        _stop(problems, {hf.as_posix(): readable(data)}, format)
     sys.stdout.write(text)
 
 
@@ -166,8 +167,8 @@ def _read(path: Path, format: Format | None = None) -> bytes:
 def _load(data: bytes, path: Path, format: Format | None) -> Contract:
     contract, problems = pipeline.load(data, path.as_posix())
     if contract is None:
-        _stop(problems, {path.as_posix(): data.decode(errors="replace")}, format)
-    sys.stderr.write(_problems(problems, {path.as_posix(): data.decode()}, format))
+        _stop(problems, {path.as_posix(): readable(data)}, format)
+    sys.stderr.write(_problems(problems, {path.as_posix(): readable(data)}, format))
     return contract
 
 
@@ -177,7 +178,7 @@ def _emit(data: bytes, path: Path, level: Level, format: Format | None) -> str:
     if level is Level.DOCUMENT:
         document, problems = emit.document(data, path.as_posix())
         if document is None:
-            _stop(problems, {path.as_posix(): data.decode(errors="replace")}, format)
+            _stop(problems, {path.as_posix(): readable(data)}, format)
         return document
     contract = _load(data, path, format)
     if level is Level.CONTRACT:

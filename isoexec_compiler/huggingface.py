@@ -13,6 +13,8 @@ Config = Mapping[str, Any]
 # Eight equal leaves of whole 16-column vectors; also what Megatron pads to on one rank.
 VOCAB_MULTIPLE = 128
 
+MAX_LAYERS = 1000
+
 
 def text_config(config: Config) -> dict[str, Any]:
     """The part that describes the language model, with what only the outer level of a multimodal config says."""
@@ -45,9 +47,17 @@ def integer(config: Config, *names: str) -> int:
     """The first of `names` that is present, as an integer."""
     for name in names:
         value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31:
             return value
     raise Unsupported(f"the config has no whole number {names[0]!r}")
+
+
+def layer_count(config: Config) -> int:
+    """The number of layers."""
+    count = integer(config, "num_hidden_layers")
+    if not 0 < count <= MAX_LAYERS:
+        raise Unsupported(f"`num_hidden_layers` is 1 to {MAX_LAYERS}, not {count}")
+    return count
 
 
 def number(config: Config, name: str, default: float | None = None) -> float:

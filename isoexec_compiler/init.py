@@ -52,7 +52,6 @@ and implementations it needs.
 """,
 )
 
-MAX_LAYERS = 1000
 PARALLEL_SIZES = (1, 2, 4, 8)
 
 # Which implementations to take for an op, with their cases, where it has several.
@@ -90,8 +89,6 @@ def _contract(config: Mapping[str, Any], name: str) -> Contract:
         f"`{key}` {reason}" for key, field in family.config.items() if (reason := fault(figures[key], field))
     ]:
         raise Unsupported("; ".join(faults))
-    if not 0 < len(layers) <= MAX_LAYERS:
-        raise Unsupported(f"the config has {len(layers)} layers; a contract has 1 to {MAX_LAYERS}")
     sites = family.sites(figures, layers)
     used = tuple(
         RuntimeUse(side=runtime.side, use=runtime.name, version=runtime.versions[-1], cases=runtime.cases)

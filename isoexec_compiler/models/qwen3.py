@@ -24,7 +24,7 @@ def _from_hf(config: huggingface.Config) -> tuple[Values, tuple[str, ...]]:
         **huggingface.attention(config),
         "intermediate_size": huggingface.integer(config, "intermediate_size"),
     }
-    return figures, ("attention",) * huggingface.integer(config, "num_hidden_layers")
+    return figures, ("attention",) * huggingface.layer_count(config)
 
 
 FAMILY = Family(

@@ -21,7 +21,7 @@ def _sites(figures: Values, layers: tuple[str, ...]) -> tuple[Site, ...]:
 def _from_hf(config: huggingface.Config) -> tuple[Values, tuple[str, ...]]:
     huggingface.refuse(config, allowed_layers=("full_attention",))
     figures = {**huggingface.ends(config), **huggingface.attention(config), **experts.from_hf(config)}
-    return figures, ("attention",) * huggingface.integer(config, "num_hidden_layers")
+    return figures, ("attention",) * huggingface.layer_count(config)
 
 
 FAMILY = Family(

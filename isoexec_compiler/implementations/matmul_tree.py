@@ -18,7 +18,7 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
     if k % leaves:
         yield f"k = {k} cannot be cut into {leaves} equal leaves"
     elif k // leaves % block:
-        yield f"a leaf of k / leaves = {k // leaves} is not a multiple of block_k = {block}"
+        yield f"k = {k} in {leaves} leaves: {k // leaves} is not a multiple of block_k = {block}"
 
 
 def _recommend(attributes: Values) -> Settings:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes, launches and modules that the laws of the matrix products share."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import ModuleType
+
+from isoexec_compiler.plan import Launch
+from isoexec_compiler.registry import Values
+from tests.support.rendering import render_kernel
+from tests.support.targets import TARGET
+
+IMPLEMENTATIONS = ("matmul_sequential", "matmul_tree")
+CONSTANTS = {
+    "matmul_sequential": {"block_k": 64},
+    "matmul_tree": {"leaves": 8, "leaf_dtype": "fp32", "block_k": 64},
+}
+SIZES = {"cpu": (64, 512), "interpreter": (32, 512), "sm90": (512, 4096)}
+ROWS = {
+    "cpu": (1, 2, 15, 17, 33),
+    "interpreter": (1, 17),
+    "sm90": (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 1024, 8192),
+}
+
+
+def one(schedule: str, m: int, n: int, warps: int, stages: int, group: int) -> Launch:
+    """A launch table of a single bucket."""
+    names = ("schedule", "block_m", "block_n", "num_warps", "num_stages", "group")
+    return ((None, dict(zip(names, (schedule, m, n, warps, stages, group), strict=True))),)
+
+
+def launches(implementation: str, place: str) -> tuple[Launch, ...]:
+    """Free launch parameters over their declared range; only those that a place can run."""
+    if place == "cpu":
+        return (((None, {}),),)
+    few = place == "interpreter"
+    tiles = [(16, 16), (32, 64)] if few else product((16, 32, 64, 128), (16, 32, 64, 128))
+    shapes = [(m, n, warps) for m, n in tiles for warps in ((4,) if few else (1, 4, 8)) if m * n <= 4096 * warps]
+    first = {"matmul_sequential": ("tiles",), "matmul_tree": ("registers", "spread")}[implementation]
+    found = [one(schedule, m, n, warps, 3, 4) for schedule in first for m, n, warps in shapes]
+    found += [one(first[0], 64, 64, 4, stages, group) for stages, group in ((2, 1), (5, 8), (8, 16))]
+    if implementation == "matmul_tree":
+        found += [
+            one("warps", m, n, warps, 2, 4) for m, n, warps in ((16, 16, 8), (16, 32, 4), (32, 16, 8), (64, 16, 8))
+        ]
+    if place == "sm90":
+        found += [one("persistent", 128, 128, 4, 2, group) for group in (1, 4, 8, 16)]
+    return tuple(found)
+
+
+def module(
+    place: str,
+    implementation: str,
+    n: int,
+    k: int,
+    launch: Launch | None = None,
+    *,
+    out: str = "model",
+    dtype: str = "bf16",
+    constants: Values | None = None,
+) -> ModuleType:
+    """The rendered kernel module; constants that are not given are those of `CONSTANTS`."""
+    attributes = {"n": n, "k": k, "split": "rows" if implementation == "matmul_tree" else "columns", "out": out}
+    chosen = {**CONSTANTS[implementation], **(constants or {})}
+    return render_kernel(implementation, TARGET[place], attributes, chosen, launch, dtype=dtype)

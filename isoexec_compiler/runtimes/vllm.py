@@ -9,7 +9,7 @@ RUNTIME = Runtime(
     doc="Layers by the out-of-tree registries, attention as a backend, selected by `worker_extension_cls`.",
     package="vllm",
     versions=("0.26.0",),
-    adapters=("vllm", "vllm_attention", "vllm_settings", "vllm_worker"),
+    adapters=("vllm", "vllm_attention", "vllm_settings", "vllm_worker", "vllm_driver"),
     cases=("engine_prefill", "engine_decode"),
     topologies=("tp",),
 )

@@ -84,7 +84,7 @@ def _feed(seal: Any, code: CodeType | None) -> None:
         if isinstance(constant, CodeType):
             _feed(seal, constant)
         else:
-            seal.update(repr(constant).encode())
+            seal.update(repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant).encode())
 
 
 def instance_problems(name: str, instance: Any, expected: type) -> list[str]:

@@ -40,8 +40,9 @@ def _same(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def _columns(x: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
+def _columns(x: torch.Tensor, weight: torch.Tensor, region: str) -> torch.Tensor:
+    out = package.load().contract["regions"][region]["attributes"]["out"]
+    return x.new_empty(x.shape[0], weight.shape[0], dtype=torch.float32 if out == "fp32" else x.dtype)
 
 
 def _fp32_columns(x: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -56,8 +57,8 @@ def _fp32_rows(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return x.new_empty(x.shape[0], dtype=torch.float32)
 
 
-def _unknown(*_: Any) -> torch.Tensor:
-    raise RuntimeError("the leaf sums of a vocabulary shard cannot be traced: their number is a constant of the kernel")
+def _untraceable(*_: Any) -> torch.Tensor:
+    raise RuntimeError("leaf sums of a vocabulary shard cannot be traced: their number is a constant of the kernel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +100,31 @@ OPERATORS = {
     ),
     "log_softmax": Operator(function="log_softmax", arguments="Tensor logits", fake=_same),
     "token_logprobs": Operator(function="token_logprobs", arguments="Tensor logits, Tensor targets", fake=_fp32_rows),
-    "shard_max": Operator(function="shard_max", arguments="Tensor logits", fake=_fp32_rows, whole=False),
     "shard_sums": Operator(
-        function="shard_sums", arguments="Tensor logits, Tensor row_max, int start", fake=_unknown, whole=False
+        function="shard_sums",
+        arguments="Tensor logits, int start",
+        keywords=("start",),
+        fake=_untraceable,
+        whole=False,
     ),
     "shard_target": Operator(
-        function="shard_target", arguments="Tensor logits, Tensor targets, int start", fake=_fp32_rows, whole=False
+        function="shard_target",
+        arguments="Tensor logits, Tensor targets, int start",
+        keywords=("start",),
+        fake=_fp32_rows,
+        whole=False,
     ),
-    "finish": Operator(function="finish", arguments="Tensor row_max, Tensor sums, Tensor target_logit", fake=_fp32_rows),
+    "finish": Operator(function="finish", arguments="Tensor sums, Tensor target_logit", fake=_fp32_rows),
+    "normaliser": Operator(
+        function="normaliser", arguments="Tensor sums", fake=lambda sums, *_: sums.new_empty(sums.shape[0], 2), whole=False
+    ),
+    "shard_gradient": Operator(
+        function="shard_gradient",
+        arguments="Tensor logits, Tensor targets, Tensor normalisers, Tensor gradient, int start",
+        keywords=("start",),
+        fake=_same,
+        whole=False,
+    ),
 }
 
 

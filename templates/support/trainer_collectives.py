@@ -17,7 +17,6 @@ from .tree_collectives import (
     gather_rows,
     tree_all_reduce,
     tree_reduce_scatter,
-    vocab_max,
     vocab_sums,
     vocab_target,
 )
@@ -76,27 +75,18 @@ class VocabEmbedding(torch.autograd.Function):
 class VocabLogprobs(torch.autograd.Function):
     """fp32 logits [T, V/W] of this rank's vocabulary and targets [T] -> log-probabilities [T] in nats on every rank.
 
-    The maximum and the target's logit are selections; the leaf sums of all ranks are combined by the region's tree.
-    Backward: (one-hot - softmax) / temperature of this rank's columns, softmax recomputed in fp32.
+    The target's logit is selected; the leaf sums of all ranks are combined by the region's tree. Backward: the region's
+    own gradient of this rank's columns.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, region: str, temperature: float, group: Group
-    ) -> torch.Tensor:
-        start = dist.get_rank(group) * logits.shape[1]
-        row_max = vocab_max(ops.shard_max(logits, region), group)
-        sums = vocab_sums(ops.shard_sums(logits, row_max, start, region), group)
-        target = vocab_target(ops.shard_target(logits, targets, start, region), group)
-        result = ops.finish(row_max, sums, target, region)
-        ctx.save_for_backward(logits, targets - start, target / temperature - result)
-        ctx.temperature = temperature
-        return result
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, region: str, group: Group) -> torch.Tensor:
+        ctx.start, ctx.region = dist.get_rank(group) * logits.shape[1], region
+        sums = vocab_sums(ops.shard_sums(logits, ctx.start, region), group)
+        ctx.save_for_backward(logits, targets, ops.normaliser(sums, region))
+        return ops.finish(sums, vocab_target(ops.shard_target(logits, targets, ctx.start, region), group), region)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
-        logits, local, log_sum = ctx.saved_tensors
-        out = torch.exp(logits / ctx.temperature - log_sum[:, None]) * -grad[:, None]
-        rows = torch.nonzero((local >= 0) & (local < logits.shape[1]))[:, 0]
-        out[rows, local[rows]] += grad[rows]
-        return out / ctx.temperature, None, None, None, None
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        logits, targets, normalisers = ctx.saved_tensors
+        return ops.shard_gradient(logits, targets, normalisers, grad, ctx.start, ctx.region), None, None, None

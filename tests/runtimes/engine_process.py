@@ -125,9 +125,9 @@ def main() -> None:
         traced = job["contract"] and not run.get("untraced")
         if traced:
             llm.collective_rpc("isoexec_trace", args=(True,))
-        for _ in range(run.get("repeat", 1)):
-            outputs = sample(llm, run, job["prompts"])
-        found = record(outputs, job["prompts"], bool(run.get("whole")), job["vocab"])
+        rounds = run.get("repeat", 1)
+        outputs = [output for _ in range(rounds) for output in sample(llm, run, job["prompts"])]
+        found = record(outputs, job["prompts"] * rounds, bool(run.get("whole")), job["vocab"])
         if traced:
             ranks = llm.collective_rpc("isoexec_trace", args=(False,))
             found["digests"] = {

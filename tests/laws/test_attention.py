@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Laws of attention_blocks: packed prefill, chunks against a paged cache and single rows are one function of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+import torch
+
+from isoexec_compiler.ops.attention import reference
+from tests.support.bits import assert_same_bits, differing, poisoned_outputs
+from tests.support.inputs import DTYPES, integers, normal
+from tests.support.rendering import render_kernel
+from tests.support.targets import DEVICE, HOPPER, INTERPRETING, PLACES, TARGET
+
+Launch = dict[str, int | str]
+TILES: Launch = {"schedule": "tiles", "block_m": 16, "num_warps": 4, "num_stages": 2, "programs": 0}
+FORMS = [(64, 64, 1024), (128, 64, 1024), (256, 64, 1024), (128, 128, 2048)] if HOPPER else [(16, 16, 32), (32, 32, 64)]
+LAUNCHES: list[Launch] = [
+    {"schedule": "warp_specialised", "block_m": 128, "num_warps": 4, "num_stages": 1, "programs": 0},
+    *(
+        {"schedule": "tiles", "block_m": m, "num_warps": w, "num_stages": s, "programs": p}
+        for m, w, s, p in [(16, 1, 2, 0), (16, 2, 3, 999), (32, 4, 1, 0), (64, 4, 2, 999), (64, 8, 2, 0)]
+    ),
+]
+GROUPS = (1, 4, 7)
+PAGES = (16, 32, 48, 64)
+
+
+on_hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Two key heads, each with `group` query heads, and the arithmetic over them."""
+
+    dim: int
+    kv_block: int
+    split: int
+    group: int = 4
+    dtype: str = "bf16"
+
+    def kernels(self, place: str, launch: Launch | None = None) -> ModuleType:
+        attributes = {
+            "q_heads": 2 * self.group, "kv_heads": 2, "head_dim": self.dim, "scale": self.dim**-0.5, "causal": True,
+        }  # fmt: skip
+        constants = {"kv_block": self.kv_block, "split": self.split}
+        chosen = launch or (TILES if INTERPRETING else None)
+        buckets = None if chosen is None else ((None, chosen),)
+        return render_kernel("attention_blocks", TARGET[place], attributes, constants, buckets, dtype=self.dtype)
+
+    def draw(self, tokens: int, place: str, seed: int) -> tuple[torch.Tensor, ...]:
+        """q, k, v; strided as they lie in a fused projection."""
+        heads = 2 * self.group
+        fused = normal(tokens, heads + 4, self.dim, seed=seed, dtype=self.dtype, device=DEVICE[place])
+        return fused[:, :heads], fused[:, heads : heads + 2], fused[:, heads + 2 :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paged:
+    """The keys and values of packed sequences in shuffled pages of a cache whose every other element is NaN."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    table: torch.Tensor
+
+    @staticmethod
+    def store(k: torch.Tensor, v: torch.Tensor, bounds: list[int], page: int, seed: int) -> Paged:
+        lengths = [b - a for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        wide = max(-(-n // page) for n in lengths) + 1
+        order = torch.randperm(wide * len(lengths), generator=torch.Generator().manual_seed(seed))
+        table = order.reshape(len(lengths), wide).to(k.device)
+        cache = torch.full((len(order), 2, page, *k.shape[1:]), float("nan"), dtype=k.dtype, device=k.device)
+        for row, start, end in zip(table, bounds[:-1], bounds[1:], strict=True):
+            at = torch.arange(end - start, device=k.device)
+            cache[row[at // page], 0, at % page] = k[start:end]
+            cache[row[at // page], 1, at % page] = v[start:end]
+        return Paged(k=cache[:, 0], v=cache[:, 1], table=table.to(torch.int32))
+
+    def run(self, kernels: ModuleType, q: torch.Tensor, pieces: list[tuple[int, int, int]], rows: list[int]) -> torch.Tensor:
+        """`pieces` are (sequence, first, end) positions; `rows` the row of q at which each piece starts."""
+        counts = [end - first for _, first, end in pieces]
+        index = torch.cat([torch.arange(r, r + n) for r, n in zip(rows, counts, strict=True)])
+        start = torch.tensor([0, *counts]).cumsum(0).to(torch.int32).to(q.device)
+        lengths = torch.tensor([end for _, _, end in pieces], dtype=torch.int32, device=q.device)
+        table = self.table[[sequence for sequence, _, _ in pieces]]
+        with poisoned_outputs():
+            return kernels.paged_attention(
+                q[index.to(q.device)], self.k, self.v, table, start, lengths, max(counts)
+            )
+
+
+def edges(length: int, *periods: int) -> list[int]:
+    """Positions below `length` at and beside every multiple of the periods, the first few multiples and the last."""
+    near = {m * p + d for p in periods for m in (0, 1, 2, length // p) for d in (-1, 0, 1)}
+    return sorted(position for position in near | {length - 1} if 0 <= position < length)
+
+
+def forms_agree(place: str, heads: Heads, lengths: list[int], page: int, seed: int, launch: Launch | None = None) -> int:
+    """Packed prefill against two chunks of every sequence and against single rows; how many values were compared."""
+    kernels = heads.kernels(place, launch)
+    bounds = [0, *torch.tensor(lengths).cumsum(0).tolist()]
+    q, k, v = heads.draw(bounds[-1], place, seed)
+    with poisoned_outputs():
+        packed = kernels.attention(q, k, v, torch.tensor(bounds, dtype=torch.int32, device=q.device))
+    paged = Paged.store(k, v, bounds, page, seed)
+    used = [i for i, n in enumerate(lengths) if n]
+    cuts = [int(integers(1, below=lengths[i] + 1, seed=seed + i)) for i in used]
+    compared = 0
+    for part in (0, 1):
+        pieces = [(i, (0, cut)[part], (cut, lengths[i])[part]) for i, cut in zip(used, cuts, strict=True)]
+        pieces = [piece for piece in pieces if piece[1] < piece[2]]
+        order = integers(len(pieces), below=1 << 30, seed=seed + part).argsort().tolist()
+        pieces = [pieces[o] for o in order]  # neighbours in another order than the packed batch
+        chunks = paged.run(kernels, q, pieces, [bounds[i] + first for i, first, _ in pieces])
+        rows = torch.cat([torch.arange(bounds[i] + first, bounds[i] + end) for i, first, end in pieces])
+        assert_same_bits(chunks, packed[rows.to(q.device)], f"chunk {part}, page {page}, {heads}")
+        compared += chunks.numel()
+    singles = [(i, t, t + 1) for i in used for t in edges(lengths[i], heads.kv_block, heads.split, page)]
+    rows = [bounds[i] + t for i, t, _ in singles]
+    decoded = paged.run(kernels, q, singles, rows)
+    assert_same_bits(decoded, packed[rows], f"single rows, page {page}, {heads}")
+    alone = paged.run(kernels, q, singles[-1:], rows[-1:])
+    assert_same_bits(alone, packed[rows[-1:]], f"a row alone, page {page}, {heads}")
+    return compared + decoded.numel() + alone.numel()
+
+
+def long_rows_agree(heads: Heads, length: int, seed: int) -> int:
+    """One sequence of `length` keys on the GPU: prefill, chunks of 509 rows, and single rows at every edge."""
+    kernels = heads.kernels("sm90")
+    q, k, v = heads.draw(length, "sm90", seed)
+    packed = kernels.attention(q, k, v, torch.tensor([0, length], dtype=torch.int32, device="cuda"))
+    paged = Paged.store(k, v, [0, length], 16, seed)
+    compared = 0
+    for first in range(0, length, 509):
+        end = min(first + 509, length)
+        assert_same_bits(paged.run(kernels, q, [(0, first, end)], [first]), packed[first:end], f"chunk at {first}")
+        compared += (end - first) * packed[0].numel()
+    rows = sorted({s + d for s in range(0, length + 1, heads.split) for d in (-1, 0, 1) if 0 <= s + d < length})
+    assert_same_bits(paged.run(kernels, q, [(0, t, t + 1) for t in rows], rows), packed[rows], "single rows")
+    return compared + len(rows) * packed[0].numel()
+
+
+def lengths_around(heads: Heads) -> list[int]:
+    """Empty and tiny sequences, and lengths at and beside a block and a split."""
+    return [0, 1, 5, 0, *(p + d for p in (heads.kv_block, heads.split) for d in (-1, 0, 1))]
+
+
+@pytest.mark.parametrize(("dim", "kv_block", "split"), FORMS)
+@pytest.mark.parametrize("page", PAGES)
+def test_prefill_chunks_and_single_rows_have_the_same_bits(
+    place: str, dim: int, kv_block: int, split: int, page: int
+) -> None:
+    group = GROUPS[PAGES.index(page) % len(GROUPS)]
+    heads = Heads(dim=dim, kv_block=kv_block, split=split, group=group)
+    assert forms_agree(place, heads, lengths_around(heads), page, seed=page) > 0
+
+
+def test_fp32_has_the_same_bits_in_every_form() -> None:
+    if "cpu" in PLACES:
+        assert forms_agree("cpu", Heads(dim=16, kv_block=16, split=32, dtype="fp32"), [3, 0, 47, 33], 48, seed=5) > 0
+
+
+def test_another_block_or_split_moves_bits(place: str) -> None:
+    base = Heads(dim=32, kv_block=16, split=32)
+    q, k, v = base.draw(96, place, seed=1)
+    bounds = torch.tensor([0, 96], dtype=torch.int32, device=q.device)
+    out = base.kernels(place).attention(q, k, v, bounds)
+    for other in (Heads(dim=32, kv_block=32, split=32), Heads(dim=32, kv_block=16, split=64)):
+        assert differing(out, other.kernels(place).attention(q, k, v, bounds)) > 0
+
+
+def test_empty_sequences_and_batches(place: str) -> None:
+    heads = Heads(dim=32, kv_block=16, split=32)
+    kernels = heads.kernels(place)
+    q, k, v = heads.draw(6, place, seed=2)
+    bounds = torch.tensor([0, 0, 5, 5, 6], dtype=torch.int32, device=q.device)
+    with poisoned_outputs():
+        out = kernels.attention(q, k, v, bounds)
+        last = kernels.attention(q[5:], k[5:], v[5:], bounds[:2] + torch.tensor([0, 1], device=q.device).int())
+        none = kernels.attention(q[:0], k[:0], v[:0], torch.zeros(3, dtype=torch.int32, device=q.device))
+    assert not out.isnan().any() and none.shape == (0, *q.shape[1:])
+    assert_same_bits(out[5:], last, "a sequence of one row")
+
+
+def test_heads_are_independent(place: str) -> None:
+    heads = Heads(dim=32, kv_block=16, split=32)
+    kernels = heads.kernels(place)
+    q, k, v = heads.draw(70, place, seed=3)
+    bounds = torch.tensor([0, 33, 70], dtype=torch.int32, device=q.device)
+    out = kernels.attention(q, k, v, bounds)
+    for key_head in (0, 1):
+        for share in (4, 2, 1):  # fewer key heads than ranks: each rank holds a copy
+            mine = slice(key_head * 4, key_head * 4 + share)
+            one = slice(key_head, key_head + 1)
+            assert_same_bits(kernels.attention(q[:, mine], k[:, one], v[:, one], bounds), out[:, mine], f"{mine}")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_accuracy_and_gradients(place: str, dtype: str) -> None:
+    if dtype == "fp32" and place != "cpu":
+        return  # the tensor cores' contract is bf16
+    heads = Heads(dim=64, kv_block=64, split=128, dtype=dtype)
+    q, k, v = (x.detach().requires_grad_() for x in heads.draw(300, place, seed=4))
+    bounds = torch.tensor([0, 0, 7, 300], dtype=torch.int32, device=q.device)
+    out = heads.kernels(place).attention(q, k, v, bounds)
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    expected = reference(*exact, bounds, scale=64**-0.5)
+    bound = {"bf16": 4e-3, "fp32": 1e-6}[dtype]  # a rounding of p and one of the result; 2**-9 each
+    assert _error(out, expected) < bound
+    if INTERPRETING:
+        return  # the interpreter's dots are too slow for the backward
+    gradient = normal(*out.shape, seed=6, dtype=dtype, device=DEVICE[place])
+    found = torch.autograd.grad(out, (q, k, v), gradient)
+    for mine, truth in zip(found, torch.autograd.grad(expected, exact, gradient.double()), strict=True):
+        assert mine.abs().sum() > 0
+        assert _error(mine, truth) < 2 * bound
+
+
+def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm())
+
+
+def test_refusals_name_what_is_wrong(place: str) -> None:
+    heads = Heads(dim=32, kv_block=16, split=32)
+    kernels = heads.kernels(place)
+    q, k, v = heads.draw(4, place, seed=7)
+    bounds = torch.tensor([0, 4], dtype=torch.int32, device=q.device)
+    for arguments in ((q.half(), k, v, bounds), (q[..., :16], k, v, bounds), (q[:, :7], k, v, bounds), (q, k, v, bounds.long())):
+        with pytest.raises(ValueError, match="attention: "):
+            kernels.attention(*arguments)
+    cache = torch.zeros(2, 24, 2, 32, dtype=DTYPES["bf16"], device=q.device)
+    with pytest.raises(ValueError, match="multiple of 16"):
+        kernels.paged_attention(q, cache, cache, bounds[None], bounds, bounds[1:], 4)
+
+
+@on_hopper
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_long_sequences_have_the_same_bits_in_every_form(dim: int) -> None:
+    assert long_rows_agree(Heads(dim=dim, kv_block=64, split=1024), 32768 + 33, seed=dim) > 0
+
+
+@on_hopper
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_free_launch_parameters_move_no_bit(dim: int) -> None:
+    heads = Heads(dim=dim, kv_block=64, split=128)
+    q, k, v = heads.draw(700, "sm90", seed=8)
+    bounds = torch.tensor([0, 1, 300, 700], dtype=torch.int32, device="cuda")
+    expected = heads.kernels("sm90").attention(q, k, v, bounds)
+    for launch in LAUNCHES:
+        forms_agree("sm90", heads, [129, 3, 400], 16, 8, launch)
+        assert_same_bits(heads.kernels("sm90", launch).attention(q, k, v, bounds), expected, str(launch))
+
+
+@on_hopper
+def test_stock_flash_attention_differs_between_prefill_and_one_row() -> None:
+    q, k, v = (x.transpose(0, 1)[None] for x in Heads(dim=128, kv_block=64, split=1024).draw(4096, "sm90", seed=9))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    whole = attend(q, k, v, is_causal=True, enable_gqa=True)
+    rows = [attend(q[:, :, t : t + 1], k[:, :, : t + 1], v[:, :, : t + 1], enable_gqa=True) for t in (2047, 3000, 4095)]
+    assert any(differing(row, whole[:, :, t : t + 1]) for row, t in zip(rows, (2047, 3000, 4095), strict=True))
+
+
+@on_hopper
+def test_a_captured_graph_replays_for_other_lengths_and_repeats_give_one_pattern() -> None:
+    heads = Heads(dim=128, kv_block=64, split=128)
+    kernels = heads.kernels("sm90")
+    q, k, v = heads.draw(1024, "sm90", seed=10)
+    paged = Paged.store(k, v, [0, 300, 1024], 16, seed=10)
+    start = torch.tensor([0, 1, 2], dtype=torch.int32, device="cuda")
+    lengths = torch.tensor([1, 1], dtype=torch.int32, device="cuda")
+    arguments = (q[:2], paged.k, paged.v, paged.table, start, lengths, 1)
+    kernels.paged_attention(*arguments)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        out = kernels.paged_attention(*arguments)
+    for keys in ([1, 1], [300, 724], [127, 129], [64, 65]):
+        lengths.copy_(torch.tensor(keys, dtype=torch.int32))
+        expected = kernels.paged_attention(*arguments)
+        for _ in range(25):
+            out.fill_(float("nan"))
+            captured.replay()
+            assert_same_bits(out, expected, f"replay at {keys}")
+
+
+def count_laws() -> None:
+    """How many values each form law compares here, by head size and form; raises at the first that differs."""
+    for dim, kv_block, split in FORMS:
+        heads = Heads(dim=dim, kv_block=kv_block, split=split)
+        near = sum(forms_agree("sm90" if HOPPER else "cpu", heads, lengths_around(heads), page, page) for page in PAGES)
+        print(f"head_dim {dim}, blocks {kv_block}, split {split}: {near} values equal around every edge", flush=True)
+        if HOPPER:
+            print(f"  to 32,801 keys: {long_rows_agree(heads, 32768 + 33, dim)} values equal", flush=True)
+            for launch in LAUNCHES:
+                print(f"  {launch}: {forms_agree('sm90', heads, [129, 3, 1500], 16, 8, launch)} values equal", flush=True)

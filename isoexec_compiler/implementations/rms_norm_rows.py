@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RMSNorm, each row summed by one explicit tree of adjacent pairs."""
 
 from __future__ import annotations
@@ -6,8 +7,8 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 
 def _recommend(attributes: Values) -> Settings:
-    wide = int(attributes["width"]) > 1024
-    launch = {"rows": 1 if wide else 8, "num_warps": 8 if wide else 4}
+    padded = 1 << (int(attributes["width"]) - 1).bit_length()
+    launch = {"rows": max(1, min(16, 2048 // padded)), "num_warps": max(4, min(8, padded // 512))}
     return Settings(launch={"sm90": ((None, launch),)})
 
 
@@ -22,7 +23,7 @@ IMPLEMENTATION = Implementation(
         "mean = sum * fp32(1/width); r = 1 / sqrt(mean + eps), division and square root correctly rounded",
         "(x * r) * gamma in fp32 (one_plus: gamma = 1 + weight in fp32), rounded once to the model dtype",
     ),
-    dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
+    dtypes={"sm90": ("bf16", "fp32"), "cpu": ("bf16", "fp32")},
     launch={
         "sm90": {
             "rows": Field(type="int", choices=(1, 2, 4, 8, 16), free=True, doc="rows in one program"),

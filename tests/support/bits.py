@@ -33,7 +33,7 @@ def assert_same_bits(a: torch.Tensor, b: torch.Tensor, what: str = "") -> None:
         flat = int((bits(a) != bits(b)).flatten().nonzero()[0, 0])
         left, right = (t.detach().cpu().flatten()[flat].item() for t in (a, b))
         place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), a.shape))
-        raise AssertionError(f"{what}: {count} of {a.numel()} elements differ, first at {place}: {left!r} and {right!r}")
+        raise AssertionError(f"{what}: {count} of {a.numel()} elements differ, first {left!r} and {right!r} at {place}")
 
 
 def poison(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:

@@ -65,7 +65,7 @@ def _binary(self: Any, lhs: TensorHandle, rhs: TensorHandle, op: Any) -> TensorH
     return TensorHandle(rounded(result), tl.bfloat16) if result.dtype == np.float32 else TensorHandle(result, tl.int1)
 
 
-def _dot(self: Any, a: TensorHandle, b: TensorHandle, d: TensorHandle, _precision: Any, _imprecise: Any) -> TensorHandle:
+def _dot(self: Any, a: TensorHandle, b: TensorHandle, d: TensorHandle, *_options: Any) -> TensorHandle:
     left, right = (_values(handle).astype(np.float32) for handle in (a, b))
     total = d.data.astype(np.float32)
     for k in range(left.shape[-1]):

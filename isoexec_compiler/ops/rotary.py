@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary position embedding: the first `rotary_dim` elements of each head turned by position-dependent angles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isoexec_compiler.registry import Field, Op, Values
+
+if TYPE_CHECKING:
+    import torch
+
+OP = Op(
+    name="rotary",
+    doc="Elements i and i + rotary_dim/2 of a head turned by position * theta**(-2i/rotary_dim); the rest unchanged.",
+    attributes={
+        "head_dim": Field(type="int", minimum=2, multiple_of=2, doc="width of a head"),
+        "rotary_dim": Field(type="int", minimum=2, multiple_of=2, doc="elements of a head that are turned"),
+        "theta": Field(type="float", minimum=1.0, doc="base of the frequencies"),
+        "max_positions": Field(type="int", minimum=1, doc="positions are in [0, max_positions)"),
+    },
+)
+
+
+def reference(x: torch.Tensor, positions: torch.Tensor, *, rotary_dim: int, theta: float) -> torch.Tensor:
+    """The op in float64. x: [T, heads, head_dim]; positions: [T] int64; returns [T, heads, head_dim]."""
+    import torch
+
+    half = rotary_dim // 2
+    frequencies = theta ** (-2.0 * torch.arange(half, dtype=torch.float64, device=x.device) / rotary_dim)
+    angles = (positions.double()[:, None] * frequencies)[:, None, :]
+    first, second, rest = x.double().split((half, half, x.shape[-1] - rotary_dim), dim=-1)
+    turned = first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()
+    return torch.cat((*turned, rest), dim=-1)
+
+
+def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
+    import torch
+
+    x = torch.empty(rows, 1, int(attributes["head_dim"]), dtype=dtype, device=device)
+    return {"rotary": (x, torch.empty(rows, dtype=torch.int64, device=device))}

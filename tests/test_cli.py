@@ -103,7 +103,7 @@ def test_explain_prints_the_manual_of_every_code_and_suggests() -> None:
     done = isoexec("explain", "l312")
     assert done.returncode == 0
     assert done.stdout.startswith("L312: generated file edited by hand")
-    unknown = isoexec("explain", "L31")
+    unknown = isoexec("explain", "L3123")
     assert (unknown.returncode, "did you mean" in unknown.stderr) == (2, True)
 
 

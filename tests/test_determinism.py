@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isoexec_compiler import output
+from isoexec_compiler import output, source
 
 ROOT = Path(__file__).parent.parent
 CONTRACT = ROOT / "contracts/tiny_dense.yaml"
@@ -53,35 +54,46 @@ def test_line_endings_of_the_contract_change_no_byte(reference: dict[str, bytes]
     assert compile_(contract, tmp_path / "out") == reference
 
 
-def test_order_of_keys_changes_no_byte(reference: dict[str, bytes], tmp_path: Path) -> None:
-    import yaml
+def as_data() -> dict[str, object]:
+    contract = source.read(CONTRACT.read_bytes(), CONTRACT.name)[0]
+    assert contract is not None
+    data = source.to_data(contract.root)
+    assert isinstance(data, dict)
+    return data
 
+
+def test_order_of_keys_changes_no_byte(reference: dict[str, bytes], tmp_path: Path) -> None:
     def backwards(value: object) -> object:
         if isinstance(value, dict):
             return {key: backwards(value[key]) for key in reversed(value)}
         return [backwards(item) for item in value] if isinstance(value, list) else value
 
-    class Reader(yaml.SafeLoader):
-        """Plain words as strings, as in YAML 1.2."""
-
-    Reader.yaml_implicit_resolvers = {
-        key: [(tag, regexp) for tag, regexp in resolvers if "bool" not in tag]
-        for key, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    data = yaml.load(CONTRACT.read_text(), Reader)  # noqa: S506
-    contract = tmp_path / "tiny_dense.yaml"
-    contract.write_text(yaml.safe_dump(backwards(data), sort_keys=False))
+    contract = tmp_path / "tiny_dense.json"
+    contract.write_text(json.dumps(backwards(as_data())))
     assert compile_(contract, tmp_path / "out") == reference
 
 
 def test_json_contract_gives_the_same_bytes(reference: dict[str, bytes], tmp_path: Path) -> None:
-    emitted = subprocess.run(
-        [sys.executable, "-m", "isoexec_compiler", "compile", str(CONTRACT), "--emit", "document"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     contract = tmp_path / "tiny_dense.json"
-    contract.write_text(emitted.stdout)
+    contract.write_text(json.dumps(as_data()))
     assert compile_(contract, tmp_path / "out") == reference
+
+
+def test_installed_wheel_gives_the_same_bytes(reference: dict[str, bytes], tmp_path: Path) -> None:
+    """From a wheel in an environment of its own, which sees the packages installed here and not this checkout."""
+    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(tmp_path / "env")], check=True)
+    python = tmp_path / "env/bin/python"
+    paths = subprocess.run(
+        [sys.executable, "-c", "import site; print(*site.getsitepackages())"], capture_output=True, text=True, check=True
+    )
+    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", str(ROOT)]
+    subprocess.run(install, check=True, capture_output=True)
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": paths.stdout.strip()}
+    where = subprocess.run(
+        [python, "-c", "import isoexec_compiler.template_files as t; print(t.folder())"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert str(tmp_path) in where.stdout
+    command = [python, "-m", "isoexec_compiler", "compile", str(CONTRACT), "--output", str(tmp_path / "out")]
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
+    assert output.read(tmp_path / "out/tiny_dense") == reference

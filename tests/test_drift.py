@@ -50,23 +50,23 @@ def test_fresh_package_has_no_drift_and_is_not_written_twice(compiled: pipeline.
 
 
 def test_constant_changed_in_the_contract(folder: Path) -> None:
-    changed = build(lambda text: text.replace("leaves: 4", "leaves: 8"))
+    changed = build(lambda text: text.replace("leaves: 8, leaf_dtype", "leaves: 4, leaf_dtype"))
     found = drifts(changed, folder)
     assert codes(found) == {drift.CONTRACT_CHANGED.id}
-    assert any("constants.leaves  4 -> 8" in one.sentence for one in found)
+    assert any("constants.leaves  8 -> 4" in one.sentence for one in found)
     assert all(one.subject.startswith(("attn_out / all cases", "down / all cases")) for one in found)
     assert {name for one in found for name in one.rotates} >= {"cpu numerical_policy", "cpu deployment"}
 
 
 def test_free_launch_parameter_rotates_the_deployment_alone(folder: Path) -> None:
-    changed = build(lambda text: text.replace("rows: 8, num_warps: 4", "rows: 4, num_warps: 4"))
+    changed = build(lambda text: text.replace("{rows: 16, num_warps: 4}", "{rows: 4, num_warps: 4}"))
     found = drifts(changed, folder)
     assert codes(found) == {drift.CONTRACT_CHANGED.id}
     assert {name for one in found for name in one.rotates} == {"sm90 deployment"}
 
 
 def test_model_figure_changed(folder: Path) -> None:
-    changed = build(lambda text: text.replace("1.0e-6", "1.0e-5"))
+    changed = build(lambda text: text.replace("1e-06", "1e-05"))
     found = drifts(changed, folder)
     assert any("model.config.rms_norm_eps" in one.subject and "1e-06 -> 1e-05" in one.detail for one in found)
     assert any("semantic" in one.rotates for one in found)
@@ -135,10 +135,10 @@ def test_damaged_lock(compiled: pipeline.Package, folder: Path, change, code) ->
 
 def test_edited_lock_contradicts_itself(compiled: pipeline.Package, folder: Path) -> None:
     path = folder / lock.NAME
-    path.write_text(path.read_text().replace('attn_out.constants.leaves": 4', 'attn_out.constants.leaves": 2'))
+    path.write_text(path.read_text().replace('attn_out.constants.leaves": 8', 'attn_out.constants.leaves": 2'))
     found = drifts(compiled, folder)
     assert drift.LOCK_EDITED.id in codes(found)
-    assert any("constants.leaves  2 -> 4" in one.sentence for one in found)
+    assert any("constants.leaves  2 -> 8" in one.sentence for one in found)
 
 
 def test_template_changed(compiled: pipeline.Package, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,12 +174,12 @@ def test_comment_in_a_template_rotates_the_deployment_alone(
 
 
 def test_diff_of_two_locks_names_facts_and_identities(compiled: pipeline.Package, tmp_path: Path) -> None:
-    after = build(lambda text: text.replace("leaves: 4", "leaves: 8"))
+    after = build(lambda text: text.replace("leaves: 8, leaf_dtype", "leaves: 4, leaf_dtype"))
     for name, package in (("a", compiled), ("b", after)):
         (tmp_path / name).write_text(package.tree[lock.NAME])
     facts = [revisions.lock_facts(str(tmp_path / name))[0] for name in ("a", "b")]
     found = revisions.diff(*facts)
-    assert any("attn_out / all cases (cpu)  constants.leaves  4 -> 8" in one.sentence for one in found)
+    assert any("attn_out / all cases (cpu)  constants.leaves  8 -> 4" in one.sentence for one in found)
     assert revisions.diff(facts[0], facts[0]) == ()
 
 

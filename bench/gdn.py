@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import ModuleType
@@ -34,7 +35,9 @@ def attributes(qk_heads: int) -> Values:
 
 
 def rxc(qk_heads: int, scan: tuple[int, int, int] = SCANS[0], step: tuple[int, int] = STEPS[0]) -> ModuleType:
-    launch = dict(zip(("scan_block_v", "scan_warps", "scan_stages", "step_block_v", "step_warps"), scan + step, strict=True))
+    launch = dict(
+        zip(("scan_block_v", "scan_warps", "scan_stages", "step_block_v", "step_warps"), scan + step, strict=True)
+    )
     return render_kernel("gdn_rxc", "sm90", attributes(qk_heads), launch=((None, launch),))
 
 
@@ -43,7 +46,9 @@ def recurrent(qk_heads: int, step: tuple[int, int]) -> ModuleType:
     return render_kernel("gdn_native_step", "sm90", attributes(qk_heads), launch=((None, launch),))
 
 
-def rows(tokens: int, qk_heads: int, device: str = "cuda", correlated: float = 0.0, seed: int = 0) -> dict[str, torch.Tensor]:
+def rows(
+    tokens: int, qk_heads: int, device: str = "cuda", correlated: float = 0.0, seed: int = 0
+) -> dict[str, torch.Tensor]:
     """Fresh q, k, v, g, beta; `correlated` pulls all keys toward one direction."""
     generator = torch.Generator(device).manual_seed(seed)
 
@@ -67,7 +72,9 @@ def compile_one(job: tuple[str, int, tuple[int, ...]]) -> str | None:
         with compiled_launches():
             if kind == "scan":
                 module = rxc(qk_heads, scan=launch)
-                module.gated_delta_rule(**given, cu_seqlens=cu)
+                out = module.gated_delta_rule(**{n: x.requires_grad_() for n, x in given.items()}, cu_seqlens=cu)
+                out.backward(out)
+                given = {n: x.detach() for n, x in given.items()}
                 module.gated_delta_extend(**given, cu_seqlens=cu, state=module.new_caches(2, "cpu"), slots=lanes[:1])
                 with suppress(IndexError):
                     caches, one = module.new_caches(2, "cpu"), lanes[:1]
@@ -119,7 +126,9 @@ def law(qk_heads: int, correlated: float, lengths: tuple[int, ...], decode: int,
     counts["snapshot"] = same(kept.snapshot[1:], other.snapshot[1:]) if min(total) >= 64 else 0
     for name in ("keys", "values", "residuals", "inverse", "decay"):
         a, b = getattr(kept, name), getattr(other, name)
-        counts[name] = sum(same(a[s, :, : n % 64], b[s, :, : n % 64]) for s, n in zip(slots.tolist(), total, strict=True))
+        counts[name] = sum(
+            same(a[s, :, : n % 64], b[s, :, : n % 64]) for s, n in zip(slots.tolist(), total, strict=True)
+        )
     return counts
 
 
@@ -166,33 +175,76 @@ def decode_floor(lanes: int, qk_heads: int) -> float:
     return lanes * 32 * head / COPIED_BYTES_PER_MS
 
 
-def forward(scans: tuple[tuple[int, int, int], ...], lengths: tuple[int, ...], fla: Callable[..., Any] | None) -> Iterator[harness.Row]:
+def alone(scans: tuple[tuple[int, int, int], ...], tokens: int) -> None:
+    """Print our forward at every launch, its parts and the backward, without a peer; bits against the first launch."""
+    given = rows(tokens, 32)
+    cu = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
+
+    def time(run: Callable[[], object]) -> float:
+        replay = harness.graph(run)
+        return sorted(harness.once(replay) for _ in range(11))[5]
+
+    expected = None
+    for launch in scans:
+        module = rxc(32, scan=launch)
+        try:
+            out = module.gated_delta_rule(**given, cu_seqlens=cu)
+            expected = out if expected is None else expected
+            differing = sum(same(module.gated_delta_rule(**given, cu_seqlens=cu), expected) for _ in range(5))
+            found = time(lambda m=module: m.gated_delta_rule(**given, cu_seqlens=cu))
+        except Exception as error:
+            print(f"scan {launch}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+            continue
+        print(f"forward T={tokens} {launch}: {found:.4f} ms, {differing} differing", flush=True)
+    module = rxc(32)
+    inputs = [given[name] for name in ("q", "k", "g", "beta")]
+    prepared = module.prepare(*inputs, cu)
+    print(f"prepare T={tokens}: {time(lambda: module.prepare(*inputs, cu)):.4f} ms", flush=True)
+    backward = sys.modules[module.DeltaRule.__module__]
+    grad = torch.randn_like(given["v"])
+    rest = (given["q"], given["k"], given["v"], given["beta"], cu, prepared, grad, 128**-0.5)
+    print(f"backward T={tokens}: {time(lambda: backward.gradients(*rest)):.4f} ms", flush=True)
+    trace = (given["q"], given["k"], given["v"], given["beta"], prepared, cu, 128**-0.5, backward.SCAN)
+    print(f"  its scan: {time(lambda: module.scan(*trace, trace=True, out=False)):.4f} ms", flush=True)
+    passes = [backward.gradients(*rest) for _ in range(3)]
+    print(
+        f"  repeats differ in {sum(same(a, b) for p in passes[1:] for a, b in zip(p, passes[0], strict=True))}",
+        flush=True,
+    )
+
+
+def forward(lengths: tuple[int, ...], fla: Callable[..., Any]) -> Iterator[harness.Row]:
+    """Forward, and forward with backward, against FLA."""
     for tokens in lengths:
         given = rows(tokens, 32)
         cu = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
-        packed = {n: x[None] for n, x in given.items()}
-        peer = harness.graph((lambda: fla(**packed)) if fla else (lambda: given["q"].clone()))
-        expected = None
-        for launch in scans:
-            module = rxc(32, scan=launch)
-            try:
-                out = module.gated_delta_rule(**given, cu_seqlens=cu)
-                expected = out if expected is None else expected
-                differing = sum(same(module.gated_delta_rule(**given, cu_seqlens=cu), expected) for _ in range(5))
-                run = harness.graph(lambda m=module: m.gated_delta_rule(**given, cu_seqlens=cu))
-                ours, theirs = harness.paired(run, peer, rounds=15)
-            except Exception as error:
-                print(f"scan {launch}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
-                continue
-            name = f"rxc forward T={tokens} {launch}" + f" DIFFERS {differing}" * (differing > 0)
-            yield harness.row(name, ours, "FLA chunk", theirs, forward_floor(tokens, 32), "<=0.88")
-        prepared = module.prepare(given["q"], given["k"], given["g"], given["beta"], cu)
-        alone = harness.graph(lambda: module.prepare(given["q"], given["k"], given["g"], given["beta"], cu))
-        yield harness.row(f"  prepare alone T={tokens}", *harness.paired(alone, peer, 15)[:1], "FLA chunk", 1.0, None, "")
-        del prepared
+        module = rxc(32)
+        with torch.no_grad():
+            peer = harness.graph(lambda g=given: fla(**{n: x[None] for n, x in g.items()}))
+            run = harness.graph(lambda g=given, c=cu: module.gated_delta_rule(**g, cu_seqlens=c))
+            times = harness.paired(run, peer, rounds=15)
+        yield harness.row(f"rxc forward T={tokens}", *names(times, "FLA chunk"), forward_floor(tokens, 32), "<=0.88")
+        leaves = {n: x.requires_grad_() for n, x in given.items()}
+        grad = torch.randn_like(given["v"])
+
+        def train(out: Callable[[], torch.Tensor], inputs: tuple[torch.Tensor, ...], grad: torch.Tensor = grad) -> None:
+            torch.autograd.grad(out(), inputs, grad)
+
+        inputs = tuple(leaves.values())
+        ours = harness.graph(lambda i=inputs, c=cu: train(lambda: module.gated_delta_rule(*i, c), i))
+        theirs = harness.graph(lambda i=inputs: train(lambda: fla(*(x[None] for x in i))[0][0], i))
+        times = harness.paired(ours, theirs, rounds=15)
+        floor = 3 * forward_floor(tokens, 32)
+        yield harness.row(f"rxc forward+backward T={tokens}", *names(times, "FLA chunk"), floor, "<=0.92")
 
 
-def decode(steps: tuple[tuple[int, int], ...], natives: tuple[tuple[int, int], ...], lanes_list: tuple[int, ...], qk_heads: int) -> Iterator[harness.Row]:
+def names(times: tuple[float, float], peer: str) -> tuple[float, str, float]:
+    return times[0], peer, times[1]
+
+
+def decode(
+    steps: tuple[tuple[int, int], ...], natives: tuple[tuple[int, int], ...], lanes_list: tuple[int, ...], qk_heads: int
+) -> Iterator[harness.Row]:
     for lanes in lanes_list:
         given = rows(lanes, qk_heads)
         slots = torch.randperm(lanes, device="cuda").int() + 1
@@ -201,7 +253,9 @@ def decode(steps: tuple[tuple[int, int], ...], natives: tuple[tuple[int, int], .
         for launch in natives:
             module = recurrent(qk_heads, launch)
             caches = module.new_caches(lanes + 1, "cuda").zero_()
-            run = harness.graph(lambda m=module, c=caches: m.gated_delta_step(**given, state=c, slots=slots, positions=mixed), 8)
+            run = harness.graph(
+                lambda m=module, c=caches: m.gated_delta_step(**given, state=c, slots=slots, positions=mixed), 8
+            )
             native.append((sorted(harness.once(run) for _ in range(9))[4], launch, run))
         best, chosen, peer = min(native, key=lambda n: n[0])
         print(f"tuned recurrent step B={lanes}: {[(n[1], round(n[0] / 8, 5)) for n in native]}", flush=True)
@@ -210,14 +264,23 @@ def decode(steps: tuple[tuple[int, int], ...], natives: tuple[tuple[int, int], .
             cache.normal_().mul_(0.05)
         for launch in steps:
             module = rxc(qk_heads, step=launch)
-            for label, positions in (("mixed", mixed), ("t=0", mixed * 0 + 128), ("t=62", mixed * 0 + 190), ("t=63", mixed * 0 + 191)):
+            for label, positions in (
+                ("mixed", mixed),
+                ("t=0", mixed * 0 + 128),
+                ("t=62", mixed * 0 + 190),
+                ("t=63", mixed * 0 + 191),
+            ):
                 if label != "mixed" and launch != steps[0]:
                     continue
-                run = harness.graph(lambda m=module, p=positions: m.gated_delta_step(**given, state=state, slots=slots, positions=p), 8)
+                run = harness.graph(
+                    lambda m=module, p=positions: m.gated_delta_step(**given, state=state, slots=slots, positions=p), 8
+                )
                 ours, theirs = harness.paired(run, peer, rounds=15)
                 goal = {16: "<=0.95", 256: "<=0.75"}.get(lanes, "") if label == "mixed" else ""
                 name = f"rxc step B={lanes} H={qk_heads} {label} {launch}"
-                yield harness.row(name, ours / 8, f"tuned fp32 step {chosen}", theirs / 8, decode_floor(lanes, qk_heads), goal)
+                yield harness.row(
+                    name, ours / 8, f"tuned fp32 step {chosen}", theirs / 8, decode_floor(lanes, qk_heads), goal
+                )
 
 
 def main() -> None:
@@ -233,20 +296,26 @@ def main() -> None:
         for job, reason in zip(jobs, pool.map(compile_one, jobs, chunksize=1), strict=True):
             if reason:
                 print(f"not compiled: {job}: {reason}", flush=True)
-    fla = fla_chunk()
     found: list[harness.Row] = []
+
+    def take(rows_found: Iterator[harness.Row]) -> None:
+        for row in rows_found:
+            print(*row.values(), flush=True)
+            found.append(row)
+
     with torch.no_grad():
         laws(rxc(16))
-        accuracy(rxc(16), fla)
-        if not options.laws:
-            sizes = (8192,) if options.quick else (8192, 16384)
-            for row in forward(scans, sizes, fla):
-                print(*row.values(), flush=True)
-                found.append(row)
-            for row in decode(steps, RECURRENT, (16, 256) if options.quick else (16, 64, 256), 16):
-                print(*row.values(), flush=True)
-                found.append(row)
-    if not (options.quick or options.laws):
+        accuracy(rxc(16), None)
+        if options.laws:
+            return
+        take(decode(steps, RECURRENT, (16, 256) if options.quick else (16, 64, 256), 16))
+        alone(scans, 8192)
+    fla = fla_chunk()
+    if fla is not None:
+        with torch.no_grad():
+            accuracy(rxc(16), fla)
+        take(forward((8192,) if options.quick else (8192, 16384), fla))
+    if not (options.quick or options.sweep):
         harness.save("gdn", found)
 
 

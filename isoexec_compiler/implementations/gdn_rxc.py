@@ -52,10 +52,14 @@ IMPLEMENTATION = Implementation(
     },
     launch={
         "sm90": {
-            "scan_block_v": Field(type="int", choices=(32, 64, 128), free=True, doc="value columns of one scan program"),
+            "scan_block_v": Field(
+                type="int", choices=(32, 64, 128), free=True, doc="value columns of one scan program"
+            ),
             "scan_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps of one scan program"),
             "scan_stages": Field(type="int", choices=(1, 2, 3), free=True, doc="depth of the scan's load pipeline"),
-            "step_block_v": Field(type="int", choices=(32, 64, 128), free=True, doc="value columns of one step program"),
+            "step_block_v": Field(
+                type="int", choices=(32, 64, 128), free=True, doc="value columns of one step program"
+            ),
             "step_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps of one step program"),
         }
     },

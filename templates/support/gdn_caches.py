@@ -31,7 +31,13 @@ class Caches(NamedTuple):
 
 
 def caches(
-    slots: int, qk_heads: int, v_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device | str
+    slots: int,
+    qk_heads: int,
+    v_heads: int,
+    key_dim: int,
+    value_dim: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
 ) -> Caches:
     """Uninitialised caches for `slots` sequences, the null slot included; `dtype` is the model dtype."""
 

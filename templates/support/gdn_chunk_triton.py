@@ -212,13 +212,11 @@ def _scan_kernel(
         if RESUME:
             resumed = (tl.load(origin + sequence) > 0) & (slot > 0)
             s = tl.load(state + unit * (V * K) + inner, mask=resumed, other=0.0)
-    if TRACE:
-        starts += ((begin // CHUNK + sequence) * HV + head) * (V * K)
     full = rows // CHUNK
     for i in range(full):
         at = begin + i * CHUNK
         if TRACE:
-            tl.store(starts + i.to(tl.int64) * (HV * V * K) + inner, s.to(tl.bfloat16))
+            tl.store(starts + ((begin // CHUNK + sequence + i) * HV + head) * (V * K) + inner, s.to(tl.bfloat16))
         residual, u, G, key = _rows(
             s, q, k, v, beta, decay, inverse, coupling, readout, own, out, at, CHUNK, head, value, scale,
             H, HV, K, V, False, OUT,
@@ -231,7 +229,7 @@ def _scan_kernel(
         at = begin + full * CHUNK
         rest = rows - full * CHUNK
         if TRACE:
-            tl.store(starts + full.to(tl.int64) * (HV * V * K) + inner, s.to(tl.bfloat16))
+            tl.store(starts + ((begin // CHUNK + sequence + full) * HV + head) * (V * K) + inner, s.to(tl.bfloat16))
         residual, u, G, key = _rows(
             s, q, k, v, beta, decay, inverse, coupling, readout, own, out, at, rest, head, value, scale,
             H, HV, K, V, True, OUT,

@@ -12,6 +12,8 @@ from tests.update_cases import MANUAL
 
 CASES = case_directories()
 CONTRACT_CODES = {name: code for name, code in all_codes().items() if name[0] in "SCK"}
+# Every launch parameter of the implementations there are is free of bits; `test_check` plants one that is not.
+WITHOUT_A_CASE = {"K207"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -22,7 +24,7 @@ def test_report(case: Path) -> None:
     assert report == (case / EXPECTED).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("code", CONTRACT_CODES)
+@pytest.mark.parametrize("code", sorted(CONTRACT_CODES.keys() - WITHOUT_A_CASE))
 def test_code_has_a_case(code: str) -> None:
     assert any(case.name.startswith(f"{code}_") for case in CASES), f"no directory tests/cases/{code}_*"
 

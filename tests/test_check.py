@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 
@@ -13,7 +14,7 @@ from isoexec_compiler.codes import Code
 from isoexec_compiler.reduction import ReductionTree
 from isoexec_compiler.registry import implementations
 from tests.case_directories import case_directories, contract_of
-from tests.edits import edit
+from tests.edits import edit, line
 from tests.update_contracts import CONTRACTS
 
 RULES = sorted(module.name for module in pkgutil.iter_modules(checks.__path__))
@@ -97,6 +98,19 @@ def test_a_waiver_holds_through_its_day(days: int, expected: list[str]) -> None:
     day = (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
     waiver = f'\nwaivers:\n  - {{obligation: step, reason: "x", expires: "{day}"}}\n'
     assert codes(edit("tiny_dense") + waiver.encode()) == expected
+
+
+def test_a_launch_parameter_that_moves_bits_is_one_value_in_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    rotary = implementations()["rotary_table"]
+    warps = replace(rotary.launch["sm90"]["num_warps"], free=False)
+    planted = replace(rotary, launch={"sm90": {**rotary.launch["sm90"], "num_warps": warps}})
+    rope = line("tiny_dense", "rope")
+    rows = rope.split("{rows: ")[1].split(",")[0]
+    two = rope.replace(rope.split("sm90: ")[1], "[{max_rows: 64, rows: %s, num_warps: 4}, {rows: %s, num_warps: 8}]\n")
+    data = edit("tiny_dense", (rope, two % (rows, rows)))
+    assert codes(data) == []
+    monkeypatch.setitem(implementations(), "rotary_table", planted)  # type: ignore[arg-type]
+    assert codes(data) == ["K207"]
 
 
 def test_unknown_family_still_lets_other_rules_run() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from isoexec_compiler import drift, lock, pipeline, revisions, template_files
 from isoexec_compiler.drift import Drift
+from isoexec_compiler.identity import text_digest
 
 CONTRACT = Path(__file__).parent.parent / "contracts/tiny_dense.yaml"
 KERNEL = "cpu/kernels/attn_out.py"
@@ -183,12 +184,17 @@ def test_diff_of_two_locks_names_facts_and_identities(compiled: pipeline.Package
     assert revisions.diff(facts[0], facts[0]) == ()
 
 
-def test_removed_kernels_leave_no_orphans(compiled: pipeline.Package, folder: Path) -> None:
-    sm90 = build(lambda text: text.replace("targets: [sm90, cpu]", "targets: [cpu]"))
-    assert (folder / "sm90").is_dir()
-    assert pipeline.save(sm90, folder) is True
-    assert drifts(sm90, folder) == ()
-    assert not (folder / "sm90").exists()
+def test_file_that_is_no_longer_generated_goes_and_leaves_no_orphan(
+    compiled: pipeline.Package, tmp_path: Path
+) -> None:
+    extra, text = "sm90/kernels/extra.py", "x = 1\n"
+    facts = {**compiled.facts, f"files.{extra}": text_digest(text)}
+    before = replace(compiled, facts=facts, tree={**compiled.tree, extra: text, lock.NAME: lock.dumps(facts)})
+    assert pipeline.save(before, tmp_path / "tiny_dense") is True
+    assert (tmp_path / "tiny_dense" / extra).is_file()
+    assert pipeline.save(compiled, tmp_path / "tiny_dense") is True
+    assert drifts(compiled, tmp_path / "tiny_dense") == ()
+    assert not (tmp_path / "tiny_dense" / extra).exists()
 
 
 def test_evidence_is_left_alone(compiled: pipeline.Package, folder: Path) -> None:

@@ -14,7 +14,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
     tma,
     warpgroup_mma,
-    warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -76,7 +75,8 @@ def _exponentials(scores, position, block, top, total, SCALE: gl.constexpr, KV_B
     new_top = gl.maximum(top, gl.max(scores, 1) * SCALE)
     base = _finite(new_top) if EDGE else new_top
     shrink = gl.exp2(top - base)
-    p = gl.exp2(gl.fma(scores, gl.full([64, KV_BLOCK], SCALE, gl.float32, layout), gl.expand_dims(-base, 1).broadcast_to(64, KV_BLOCK)))
+    offset = gl.expand_dims(-base, 1).broadcast_to(64, KV_BLOCK)
+    p = gl.exp2(gl.fma(scores, gl.full([64, KV_BLOCK], SCALE, gl.float32, layout), offset))
     total_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     shrink_total = gl.convert_layout(shrink, gl.SliceLayout(1, total_layout), assert_trivial=True)
     total = total * shrink_total[:, None] + gl.convert_layout(_halve(p, 8), total_layout, assert_trivial=True)
@@ -252,8 +252,9 @@ def _hopper_attention_kernel(q, k, v, out, lse, query_start, seq_lens, block_tab
 
 
 def _describe(x: torch.Tensor, chunk: int) -> tuple[TensorDescriptor, int, int, int]:
-    """Keys or values [..., token, head, D] as one matrix of rows a token stride apart -> the matrix, rows between pages,
-    and the rows and columns between heads.
+    """Keys or values as one matrix whose rows are a token's stride apart.
+
+    Returns the matrix, the rows between pages, and the rows and columns between heads.
     """
     token, head = x.stride(-3), x.stride(-2)
     page = x.stride(0) if x.dim() == 4 else 0
@@ -284,9 +285,9 @@ def hopper_attention(
     *,
     log2_scale: float,
     kv_block: int,
-    split_blocks: int,
+    split: int,
 ) -> None:
-    """Fills out (and lse), as the plain kernel would; arguments as the launchers of `attention_blocks` checked them."""
+    """As `attention_tiles`, for at most 64 query heads a key head and `describable` keys and values."""
     tokens, heads, width = q.shape
     group = heads // k.shape[-2]
     sequences = query_start.shape[0] - 1
@@ -299,6 +300,6 @@ def hopper_attention(
         q, k_matrix, v_matrix, out, out if lse is None else lse, query_start, seq_lens, block_table, sequences, tokens,
         block_table.stride(0), q.stride(0) // 8, q.stride(1) // 8, *k_steps, *v_steps, HEADS=heads, GROUP=group,
         PAGE=page, SEQUENCES=1 << (sequences - 1).bit_length(), SCALE=log2_scale, KV_BLOCK=kv_block,
-        SPLIT_BLOCKS=split_blocks, HEAD_DIM=width, STAGES=stages, CHUNK=chunk, LSE=lse is not None, num_warps=4,
+        SPLIT_BLOCKS=split // kv_block, HEAD_DIM=width, STAGES=stages, CHUNK=chunk, LSE=lse is not None, num_warps=4,
         enable_fp_fusion=False,
     )  # fmt: skip

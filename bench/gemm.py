@@ -10,10 +10,9 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from types import SimpleNamespace
 from unittest import mock
 
@@ -27,6 +26,8 @@ from tests.support.rendering import render_kernel
 COPIED_BYTES_PER_MS = 4.3e9
 OPERATIONS_PER_MS = 7.9e11
 L2_BYTES = 60 << 20
+SECONDS_PER_GROUP = 45
+START = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,53 +52,77 @@ class Case:
         return max(moved / COPIED_BYTES_PER_MS, 2 * self.rows * self.n * self.k / OPERATIONS_PER_MS)
 
 
-def tile(schedule: str, m: int, n: int, warps: int, stages: int, group: int = 1) -> Values:
-    """One launch bucket."""
-    return {
-        "schedule": schedule,
-        "block_m": m,
-        "block_n": n,
-        "num_warps": warps,
-        "num_stages": stages,
-        "group": group,
-    }
+NAMES = ("schedule", "block_m", "block_n", "num_warps", "num_stages", "group", "share")
+PERSISTENT = ("persistent", 128, 128, 4, 2, 8, 1)
 
 
-SEQUENTIAL = {"block_k": 64}
-TREE = {"leaves": 8, "leaf_dtype": "fp32", "block_k": 64}
-PERSISTENT = tile("persistent", 128, 128, 4, 2, 8)
+def sequential(n: int, k: int, rows: int, *launches: tuple, block_k: int = 64) -> Case:
+    """A case of `matmul_sequential`; a launch lists the values of `NAMES`."""
+    named = tuple(dict(zip(NAMES, launch, strict=False)) for launch in launches)
+    return Case(implementation="matmul_sequential", n=n, k=k, rows=rows, constants={"block_k": block_k}, launches=named)
 
 
-def sweep() -> Iterator[Case]:
-    """Cases with many launches each; the persistent ones last, so that a hang loses no other time."""
-    few = [(16, 1, 8), (16, 2, 8), (32, 2, 6), (32, 4, 6), (64, 4, 4), (64, 4, 6), (128, 4, 4)]
-    some = [(16, 4, 6), (32, 4, 6), (64, 4, 4), (64, 4, 6), (128, 4, 4)]
-    for n in (6144, 24576, 151936):
-        launches = tuple(tile("tiles", 16, *rest) for rest in few)
-        yield Case(implementation="matmul_sequential", n=n, k=4096, rows=16, constants=SEQUENTIAL, launches=launches)
-    for n in (6144, 24576):
-        launches = tuple(tile("tiles", 64, *rest) for rest in some)
-        yield Case(implementation="matmul_sequential", n=n, k=4096, rows=64, constants=SEQUENTIAL, launches=launches)
-    wide = (tile("tiles", 128, 128, 8, 4, 8), tile("tiles", 128, 256, 8, 3, 8))
-    large = ((6144, 4096), (24576, 4096), (4096, 4096), (4096, 12288))
-    for n, k in large[:2]:
-        yield Case(implementation="matmul_sequential", n=n, k=k, rows=8192, constants=SEQUENTIAL, launches=wide)
-    beside = [("warps", 16, 16, 8, 3), ("warps", 16, 16, 8, 4), ("warps", 16, 32, 8, 2), ("warps", 16, 32, 8, 3)]
-    beside += [("warps", 16, 16, 4, 3), ("spread", 16, 32, 4, 5), ("spread", 16, 64, 4, 4), ("spread", 16, 64, 4, 6)]
-    beside += [("spread", 16, 128, 4, 4)]
-    over = [("spread", 64, 32, 4, 5), ("spread", 64, 64, 4, 4), ("spread", 64, 128, 4, 4), ("warps", 64, 16, 8, 2)]
-    deep = [("registers", 64, 128, 8, 4, 8), ("registers", 64, 128, 4, 4, 8), ("registers", 128, 64, 8, 4, 8)]
-    outputs = ((4096, 4096), (4096, 12288), (2048, 4096))
-    for (n, k), (rows, choices) in product(outputs, ((16, beside), (64, over), (8192, deep))):
-        launches = tuple(tile(*choice) for choice in choices)
-        yield Case(implementation="matmul_tree", n=n, k=k, rows=rows, constants=TREE, launches=launches)
-    for n, k in large:
-        pair = (wide[0], PERSISTENT)
-        yield Case(implementation="matmul_sequential", n=n, k=k, rows=8192, constants=SEQUENTIAL, launches=pair)
-    for leaves, (n, k) in product((2, 8), outputs):
-        pair = (tile("registers", 64, 128, 8, 3, 8), PERSISTENT)
-        constants = {**TREE, "leaves": leaves}
-        yield Case(implementation="matmul_tree", n=n, k=k, rows=8192, constants=constants, launches=pair)
+def tree(n: int, k: int, rows: int, *launches: tuple, block_k: int = 64, leaves: int = 8) -> Case:
+    """A case of `matmul_tree`; a launch lists the values of `NAMES`."""
+    named = tuple(dict(zip(NAMES, launch, strict=True)) for launch in launches)
+    constants = {"leaves": leaves, "leaf_dtype": "fp32", "block_k": block_k}
+    return Case(implementation="matmul_tree", n=n, k=k, rows=rows, constants=constants, launches=named)
+
+
+def tiles(m: int, *shapes: tuple[int, int, int], group: int = 1) -> list[tuple]:
+    """Launches of `tiles` with m rows: (outputs, warps, stages) each."""
+    return [("tiles", m, n, warps, stages, group) for n, warps, stages in shapes]
+
+
+def shared(m: int, *shapes: tuple[int, int, int, int]) -> list[tuple]:
+    """Launches of `tiles` with m rows and leaves shared out: (share, outputs, warps, stages) each."""
+    return [("tiles", m, n, warps, stages, 1, share) for share, n, warps, stages in shapes]
+
+
+def warps(m: int, *shapes: tuple[int, int, int]) -> list[tuple]:
+    """Launches of `warps` with m rows: (outputs, warps, stages) each."""
+    return [("warps", m, n, count, stages, 1, 1) for n, count, stages in shapes]
+
+
+def persistent_group() -> Iterator[Case]:
+    """Large products, each with a plain tile as the reference for bits."""
+    plain, cut = tiles(128, (256, 8, 3), group=8), ("tiles", 128, 128, 8, 3, 8, 1)
+    for n, k in ((4096, 4096), (6144, 4096), (24576, 4096), (4096, 12288)):
+        yield sequential(n, k, 8192, *plain, PERSISTENT)
+    for leaves in (2, 8):
+        for n, k in ((4096, 4096), (4096, 12288), (2048, 4096)):
+            yield tree(n, k, 8192, cut, PERSISTENT, leaves=leaves)
+    for rows in (256, 1024):
+        yield sequential(6144, 4096, rows, *tiles(64, (128, 4, 4), (256, 8, 3)), *plain, PERSISTENT)
+        yield tree(4096, 4096, rows, *shared(64, (1, 128, 4, 4), (2, 128, 4, 4)), cut, PERSISTENT)
+
+
+def narrow_group() -> Iterator[Case]:
+    """Few rows."""
+    yield sequential(6144, 4096, 16, *tiles(16, (16, 1, 8), (16, 1, 10), (16, 1, 12), (32, 2, 8), (32, 1, 8)))
+    fetched = [(16, 1, 4), (16, 1, 6), (16, 2, 4), (32, 2, 4), (32, 2, 5), (32, 4, 4), (64, 4, 3), (64, 4, 4)]
+    yield sequential(6144, 4096, 16, *tiles(16, *fetched), block_k=128)
+    yield sequential(24576, 4096, 16, *tiles(16, (32, 2, 8), (32, 1, 8), (64, 2, 6)))
+    yield sequential(24576, 4096, 16, *tiles(16, (32, 2, 4), (32, 2, 3), (64, 4, 3), (64, 4, 4)), block_k=128)
+    yield sequential(6144, 4096, 64, *tiles(64, (64, 4, 8), (64, 8, 6), (32, 4, 8), (64, 4, 5)), *tiles(32, (64, 4, 6)))
+    yield sequential(6144, 4096, 64, *tiles(64, (64, 4, 3), (64, 4, 4), (32, 4, 4), (32, 4, 3)), block_k=128)
+    yield sequential(24576, 4096, 64, *tiles(64, (64, 4, 3), (64, 4, 4), (128, 4, 3), (128, 8, 3)), block_k=128)
+    for n, k in ((4096, 12288), (4096, 4096)):
+        both = warps(16, (16, 8, 3), (32, 8, 4), (16, 8, 5), (32, 4, 4))
+        yield tree(n, k, 16, *both, *shared(16, (4, 32, 4, 6), (4, 64, 4, 5), (2, 64, 4, 5)))
+        yield tree(n, k, 16, *warps(16, (16, 8, 2), (16, 8, 3), (32, 8, 2)), block_k=128)
+        yield tree(n, k, 16, *warps(16, (16, 8, 4), (16, 8, 6), (32, 8, 5), (32, 8, 6)), block_k=32)
+        cut = [
+            (1, 128, 4, 4),
+            (1, 128, 8, 4),
+            (2, 128, 4, 4),
+            (2, 64, 4, 5),
+            (4, 64, 4, 5),
+            (4, 32, 4, 5),
+            (2, 128, 8, 5),
+        ]
+        yield tree(n, k, 64, *shared(64, *cut))
+        yield tree(n, k, 64, *shared(64, (1, 128, 4, 2), (2, 128, 4, 3), (4, 64, 4, 3), (4, 64, 4, 4)), block_k=128)
 
 
 def compile_one(job: tuple[Case, Values]) -> str | None:
@@ -136,7 +161,8 @@ def measure(case: Case, launches: tuple[Values, ...]) -> Iterator[harness.Row]:
                 matmul(x, weight)
 
         label = " ".join(str(value) for value in launch.values())
-        name = f"{case.implementation} {case.rows}x{case.n}x{case.k} {case.constants.get('leaves', '')} {label}"
+        constants = " ".join(str(value) for value in case.constants.values())
+        name = f"{case.implementation.removeprefix('matmul_')} {case.rows}x{case.n}x{case.k} {constants} {label}"
         try:
             found = matmul(xs[0], weights[0])
             truth = torch.mm(xs[0], weights[0].T)
@@ -148,30 +174,40 @@ def measure(case: Case, launches: tuple[Values, ...]) -> Iterator[harness.Row]:
             print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
             continue
         name += f" DIFFERS {differing}" * (differing > 0) + f" WRONG {error:.1e}" * (not error < 1e-2)
-        found_row = harness.row(name, mine / copies, "cuBLAS", theirs / copies, case.floor(), case.goal)
-        print(*found_row.values(), flush=True)
-        yield found_row
+        yield harness.row(name, mine / copies, "cuBLAS", theirs / copies, case.floor(), case.goal)
+
+
+def run(cases: list[Case], refused: set[int]) -> None:
+    """Measure and print, in a process of its own: a kernel that hangs ends with its group."""
+    with torch.no_grad():
+        for case in cases:
+            launches = tuple(launch for launch in case.launches if id(launch) not in refused)
+            for found in measure(case, launches):
+                print(*found.values(), flush=True)
+            torch.cuda.empty_cache()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="many launches of few cases, nothing saved to the results")
     parser.parse_args()
-    cases = list(sweep())
-    jobs = [(case, launch) for case in cases for launch in case.launches]
-    with multiprocessing.get_context("fork").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
+    groups = {"persistent": list(persistent_group()), "narrow": list(narrow_group())}
+    jobs = [(case, launch) for cases in groups.values() for case in cases for launch in case.launches]
+    context = multiprocessing.get_context("fork")
+    with context.Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
         reasons = pool.map(compile_one, jobs, chunksize=1)
     for (case, launch), reason in zip(jobs, reasons, strict=True):
         if reason:
             print(f"not compiled: {case.implementation} {case.n}x{case.k} {launch}: {reason}", flush=True)
     refused = {id(job[1]) for job, reason in zip(jobs, reasons, strict=True) if reason}
-    rows = []
-    with torch.no_grad():
-        for case in cases:
-            signal.alarm(40)
-            rows += measure(case, tuple(launch for launch in case.launches if id(launch) not in refused))
-            torch.cuda.empty_cache()
-    harness.save("dense_gemm_sweep", rows)
+    print(f"{len(jobs)} variants compiled after {time.monotonic() - START:.0f} s", flush=True)
+    for name, cases in groups.items():
+        process = context.Process(target=run, args=(cases, refused))
+        process.start()
+        process.join(SECONDS_PER_GROUP)
+        if process.is_alive():
+            process.kill()
+        print(f"{name}: exit {process.exitcode} after {time.monotonic() - START:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
 def _recommend(attributes: Values) -> Settings:
     leaf = int(attributes["k"]) // 8
     block = next((size for size in (64, 32, 16) if leaf % size == 0), 64)
-    narrow = {"schedule": "warps", "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 3, "group": 1}
-    middle = {"schedule": "spread", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 5, "group": 1}
-    wide = {"schedule": "registers", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4, "group": 8}
+    tile = {"share": 8, "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 4, "group": 1}
+    narrow = {"schedule": "warps", **tile}
+    middle = {"schedule": "tiles", **tile, "share": 1, "block_m": 64, "block_n": 128, "num_warps": 4}
+    wide = {"schedule": "tiles", **tile, "share": 2, "block_m": 128, "block_n": 128, "num_stages": 3, "group": 8}
     whole = wide if block != 64 else {**wide, "schedule": "persistent"}
     return Settings(
         constants={"leaves": 8, "leaf_dtype": "fp32", "block_k": block},
@@ -60,18 +61,23 @@ IMPLEMENTATION = Implementation(
         "sm90": {
             "schedule": Field(
                 type="enum",
-                choices=("registers", "warps", "spread", "persistent"),
+                choices=("tiles", "warps", "persistent"),
                 free=True,
-                doc="where the leaves of one tile live: in one program one after the other, in one program side by "
-                "side, in one program each with a second kernel for the tree, or in a warp-specialised persistent "
-                "kernel (block_k 64 only) that keeps nodes in shared memory",
+                doc="tiles: `share` leaves one after the other in a program, a second kernel for the levels above; "
+                "warps: all leaves of a tile side by side in a program; persistent: warp-specialised, with nodes in "
+                "registers and shared memory",
             ),
-            "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile (not persistent)"),
+            "share": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="leaves of one program (tiles)"),
+            "block_m": Field(
+                type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile (all but persistent)"
+            ),
             "block_n": Field(
-                type="int", choices=(16, 32, 64, 128), free=True, doc="outputs of a tile (not persistent)"
+                type="int", choices=(16, 32, 64, 128), free=True, doc="outputs of a tile (all but persistent)"
             ),
-            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile (not persistent)"),
-            "num_stages": Field(type="int", minimum=2, maximum=8, free=True, doc="tiles in flight (not persistent)"),
+            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile (all but persistent)"),
+            "num_stages": Field(
+                type="int", minimum=2, maximum=8, free=True, doc="tiles in flight (all but persistent)"
+            ),
             "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
         }
     },

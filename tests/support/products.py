@@ -24,10 +24,10 @@ ROWS = {
 }
 
 
-def one(schedule: str, m: int, n: int, warps: int, stages: int, group: int) -> Launch:
+def one(schedule: str, m: int, n: int, warps: int, stages: int, group: int, share: int = 1) -> Launch:
     """A launch table of a single bucket."""
-    names = ("schedule", "block_m", "block_n", "num_warps", "num_stages", "group")
-    return ((None, dict(zip(names, (schedule, m, n, warps, stages, group), strict=True))),)
+    names = ("schedule", "block_m", "block_n", "num_warps", "num_stages", "group", "share")
+    return ((None, dict(zip(names, (schedule, m, n, warps, stages, group, share), strict=True))),)
 
 
 def launches(implementation: str, place: str) -> tuple[Launch, ...]:
@@ -37,9 +37,9 @@ def launches(implementation: str, place: str) -> tuple[Launch, ...]:
     few = place == "interpreter"
     tiles = [(16, 16), (32, 64)] if few else product((16, 32, 64, 128), (16, 32, 64, 128))
     shapes = [(m, n, warps) for m, n in tiles for warps in ((4,) if few else (1, 4, 8)) if m * n <= 4096 * warps]
-    first = {"matmul_sequential": ("tiles",), "matmul_tree": ("registers", "spread")}[implementation]
-    found = [one(schedule, m, n, warps, 3, 4) for schedule in first for m, n, warps in shapes]
-    found += [one(first[0], 64, 64, 4, stages, group) for stages, group in ((2, 1), (5, 8), (8, 16))]
+    counts = {"matmul_sequential": (1,), "matmul_tree": (1, 2, 8)}[implementation]
+    found = [one("tiles", m, n, warps, 3, 4, share) for share in counts for m, n, warps in shapes]
+    found += [one("tiles", 64, 64, 4, stages, group, 4) for stages, group in ((2, 1), (5, 8), (8, 16))]
     if implementation == "matmul_tree":
         found += [
             one("warps", m, n, warps, 2, 4) for m, n, warps in ((16, 16, 8), (16, 32, 4), (32, 16, 8), (64, 16, 8))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of a grouped GEMM: every element is one sum in a fixed order, without atomics. No contract on their bits."""
+"""Gradients of a grouped GEMM: each element one sum in a fixed order, without atomics. No contract on their bits."""
 
 from __future__ import annotations
 

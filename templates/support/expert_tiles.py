@@ -30,17 +30,18 @@ def _count_kernel(experts, counts, slots, block, EXPERTS: tl.constexpr, WIDTH: t
 
 @triton.jit(do_not_specialize=["slots", "block", "blocks"])
 def _place_kernel(experts, counts, order, offsets, slots, block, blocks,
-                  EXPERTS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+                  EXPERTS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
     """Write each slot of one block to its place in expert order; block 0 also writes where each expert starts."""
     index = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     known = column < EXPERTS
     before = tl.zeros((WIDTH,), tl.int32)
     total = tl.zeros((WIDTH,), tl.int32)
-    for other in range(0, blocks):
-        count = tl.load(counts + other * EXPERTS + column, mask=known, other=0)
-        total += count
-        before += tl.where(other < index, count, 0)
+    for first in range(0, blocks, GROUP):
+        other = first + tl.arange(0, GROUP)[:, None]
+        count = tl.load(counts + other * EXPERTS + column[None, :], mask=(other < blocks) & known[None, :], other=0)
+        total += tl.sum(count, 0)
+        before += tl.sum(tl.where(other < index, count, 0), 0)
     end = tl.cumsum(total, 0)
     if index == 0:
         tl.store(offsets + column + 1, end, mask=known)
@@ -90,12 +91,14 @@ def dispatch(experts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     order = experts.new_empty(slots)
     if not slots:
         return order, experts.new_zeros(count + 1)
-    block = max(CHUNK, triton.next_power_of_2(triton.cdiv(slots, 128)))
+    block = max(CHUNK, triton.next_power_of_2(triton.cdiv(slots, 256)))
     blocks = triton.cdiv(slots, block)
     counts, offsets = experts.new_empty(blocks, count), experts.new_empty(count + 1)
     pinned = {"EXPERTS": count, "WIDTH": width, "CHUNK": CHUNK, "num_warps": 8, "num_stages": 1}
     _count_kernel[(blocks,)](experts, counts, slots, block, **pinned, enable_fp_fusion=False)
-    _place_kernel[(blocks,)](experts, counts, order, offsets, slots, block, blocks, **pinned, enable_fp_fusion=False)
+    _place_kernel[(blocks,)](
+        experts, counts, order, offsets, slots, block, blocks, GROUP=16, **pinned, enable_fp_fusion=False
+    )
     return order, offsets
 
 

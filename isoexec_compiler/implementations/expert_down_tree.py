@@ -15,9 +15,9 @@ def _recommend(attributes: Values) -> Settings:
         constants={"leaves": 8},
         launch={
             "sm90": (
-                (8 * experts, {"block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 4}),
-                (48 * experts, {"block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 4}),
-                (None, {"block_m": 128, "block_n": 64, "num_warps": 8, "num_stages": 4}),
+                (8 * experts, {"block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 3}),
+                (64 * experts, {"block_m": 32, "block_n": 128, "num_warps": 4, "num_stages": 4}),
+                (None, {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}),
             )
         },
     )

@@ -10,13 +10,12 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 def _recommend(attributes: Values) -> Settings:
     experts = int(attributes["experts"])
-    tile = {"block_k": 64, "num_warps": 4, "num_stages": 4}
+    pipeline = {"num_warps": 4, "num_stages": 4}
     return Settings(
         launch={
             "sm90": (
-                (8 * experts, {"block_m": 16, "block_n": 128, **tile}),
-                (48 * experts, {"block_m": 64, "block_n": 128, **tile}),
-                (None, {"block_m": 128, "block_n": 128, "block_k": 64, "num_warps": 8, "num_stages": 4}),
+                (8 * experts, {"block_m": 16, "block_n": 128, "block_k": 128, **pipeline}),
+                (None, {"block_m": 64, "block_n": 256, "block_k": 64, **pipeline}),
             )
         }
     )

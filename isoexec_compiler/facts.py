@@ -88,6 +88,14 @@ def lines(contract: Contract) -> tuple[Selection, ...]:
     ]
 
 
+def by_region(contract: Contract) -> dict[str, list[Selection]]:
+    """The selections of each region, in order."""
+    found: dict[str, list[Selection]] = {}
+    for selection in contract.composition:
+        found.setdefault(selection.region, []).append(selection)
+    return found
+
+
 def cases(contract: Contract) -> tuple[str, ...]:
     """The cases that some runtime of the contract runs."""
     return tuple(dict.fromkeys(case for use in contract.runtimes for case in use.cases))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract, Selection
 from isoexec_compiler.diagnostics import Diagnostic, Label
-from isoexec_compiler.facts import cases
+from isoexec_compiler.facts import by_region, cases
 
 COVERAGE = Code(
     id="K209",
@@ -27,12 +27,11 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
     """The selections of a region partition the cases."""
     run = cases(contract)
     declared = {region.name for region in contract.regions}
-    resolved = all(selection.region in declared for selection in contract.composition)
+    selections = by_region(contract)
+    resolved = selections.keys() <= declared
     for region in contract.regions:
         chosen: dict[str, Selection] = {}
-        for selection in contract.composition:
-            if selection.region != region.name:
-                continue
+        for selection in selections.get(region.name, ()):
             if again := [case for case in selection.cases if case in chosen]:
                 yield COVERAGE.at(
                     selection.span,

@@ -7,6 +7,7 @@ from isoexec_compiler.arithmetic import exact
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract, EqualBitsClaim
 from isoexec_compiler.diagnostics import Diagnostic, Label
+from isoexec_compiler.facts import by_region
 from isoexec_compiler.registry import implementations
 
 EQUAL_BITS_LAW = Code(
@@ -35,10 +36,8 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
             continue
         chosen = [
             selection
-            for selection in contract.composition
-            if selection.region == claim.region
-            and selection.use in implementations()
-            and set(selection.cases) & set(claim.cases)
+            for selection in by_region(contract).get(claim.region, ())
+            if selection.use in implementations() and set(selection.cases) & set(claim.cases)
         ]
         for a, b in combinations(chosen, 2):
             if not exact(a, b):

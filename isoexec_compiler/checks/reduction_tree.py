@@ -29,9 +29,10 @@ sizes. The message names the first node that differs.
 
 def check(contract: Contract) -> Iterator[Diagnostic]:
     """The tree of every summed axis that is cut is the same expression at every claimed size."""
+    cut = list(placements(contract))
     for size, claim in sizes(contract, "tp").items():
         refused: dict[str, list[Selection]] = {}
-        for one, site in placements(contract):
+        for one, site in cut:
             if uncuttable(site, "tp", size):
                 continue
             if reason := unsummable(site, one.use, one.region.attributes, one.selection.constants, size):

@@ -28,10 +28,11 @@ then held by several ranks.
 
 def check(contract: Contract) -> Iterator[Diagnostic]:
     """Every claimed size divides every axis it cuts."""
+    cut = list(placements(contract))
     for topology in ("tp", "ep"):
         for size, claim in sizes(contract, topology).items():
             refused: dict[str, list[Region]] = {}
-            for one, site in placements(contract):
+            for one, site in cut:
                 if reason := uncuttable(site, topology, size):
                     refused.setdefault(reason, []).append(one.region)
             for reason, regions in refused.items():

@@ -1,11 +1,12 @@
 """A tolerance that the composition contradicts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from isoexec_compiler.arithmetic import pinned
 from isoexec_compiler.codes import Code
-from isoexec_compiler.contract import Contract, EqualBitsClaim, Region, Selection, ToleranceClaim
+from isoexec_compiler.contract import Contract, EqualBitsClaim, Selection, ToleranceClaim
 from isoexec_compiler.diagnostics import Diagnostic, Label
+from isoexec_compiler.facts import by_region
 
 TOLERANCE = Code(
     id="K219",
@@ -45,18 +46,15 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
 
 def _differences(contract: Contract, cases: tuple[str, str]) -> Iterator[tuple[str, Selection]]:
     """The regions that differ between two cases without a claim of equal bits, with the second's selection."""
-    for region in contract.regions:
-        one, other = (_selected(contract, region).get(case) for case in cases)
+    for region, selections in by_region(contract).items():
+        chosen = {case: selection for selection in selections for case in selection.cases}
+        one, other = (chosen.get(case) for case in cases)
         if one and other and pinned(one) != pinned(other) and not _claimed(contract, region, cases):
-            yield region.name, other
+            yield region, other
 
 
-def _selected(contract: Contract, region: Region) -> Mapping[str, Selection]:
-    return {case: one for one in contract.composition if one.region == region.name for case in one.cases}
-
-
-def _claimed(contract: Contract, region: Region, cases: tuple[str, str]) -> bool:
+def _claimed(contract: Contract, region: str, cases: tuple[str, str]) -> bool:
     return any(
-        isinstance(claim, EqualBitsClaim) and claim.region == region.name and set(cases) <= set(claim.cases)
+        isinstance(claim, EqualBitsClaim) and claim.region == region and set(cases) <= set(claim.cases)
         for claim in contract.claims
     )

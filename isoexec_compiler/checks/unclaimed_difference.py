@@ -7,6 +7,7 @@ from isoexec_compiler.arithmetic import pinned
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract, EqualBitsClaim, ToleranceClaim
 from isoexec_compiler.diagnostics import Diagnostic, Label
+from isoexec_compiler.facts import by_region
 from isoexec_compiler.registry import implementations
 
 UNCLAIMED_DIFFERENCE = Code(
@@ -31,9 +32,10 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
     claims = contract.claims
     equal = [(claim.region, set(claim.cases)) for claim in claims if isinstance(claim, EqualBitsClaim)]
     tolerated = [set(claim.cases) for claim in claims if isinstance(claim, ToleranceClaim)]
-    for a, b in combinations(contract.composition, 2):
+    pairs = (pair for selections in by_region(contract).values() for pair in combinations(selections, 2))
+    for a, b in pairs:
         known = a.use in implementations() and b.use in implementations()
-        if a.region != b.region or not known or pinned(a) == pinned(b):
+        if not known or pinned(a) == pinned(b):
             continue
         owed = [
             pair

@@ -1,6 +1,6 @@
 """Names in a contract that nothing bears."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from isoexec_compiler.codes import Code
 from isoexec_compiler.contract import Contract, EqualBitsClaim, StateClaim, TopologyClaim
@@ -33,7 +33,7 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
         yield from _unknown("runtime", use.use, runtimes(), use.at("use"))
     for region in contract.regions:
         yield from _unknown("op", region.op, ops(), region.at("op"))
-    regions = [region.name for region in contract.regions]
+    regions = {region.name for region in contract.regions}
     for selection in contract.composition:
         yield from _unknown("region", selection.region, regions, selection.span)
         yield from _unknown("implementation", selection.use, implementations(), selection.at("use"))
@@ -55,10 +55,10 @@ def states(contract: Contract) -> tuple[str, ...]:
     return tuple(dict.fromkeys(state for op in known if op for state in op.states))
 
 
-def _unknown(kind: str, name: str, known: Iterable[str], span: Span) -> Iterator[Diagnostic]:
-    names = sorted(known)
-    if name in names:
+def _unknown(kind: str, name: str, known: Collection[str], span: Span) -> Iterator[Diagnostic]:
+    if name in known:
         return
+    names = sorted(known)
     near = suggest(name, names)
     listed = ", ".join(names) if names else "none"
     yield UNKNOWN_NAME.at(

@@ -96,9 +96,12 @@ def _check_sequence(node: Sequence, schema: Schema, name: str) -> Iterator[Diagn
         yield problems.OUT_OF_RANGE.at(
             node.span, f"{name} has {bound} {_items(least if count < least else most)}, not {count}"
         )
-    for i, item in enumerate(node.items):
-        if schema.get("uniqueItems") and isinstance(item, Scalar) and item in node.items[:i]:
-            yield problems.OUT_OF_RANGE.at(item.span, f"{name} names `{item.text}` twice")
+    seen = set()
+    for item in node.items:
+        if schema.get("uniqueItems") and isinstance(item, Scalar):
+            if (type(item.value) is bool, item.value) in seen:
+                yield problems.OUT_OF_RANGE.at(item.span, f"{name} names `{item.text}` twice")
+            seen.add((type(item.value) is bool, item.value))
         yield from _check(item, schema["items"], f"an item of {name}")
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gated delta rule against native kernels: `python -m bench.gdn [--quick]`, in CUDA graphs, paired in one process.
 
-Peers: flash-linear-attention's chunk kernels for the forward and the backward, and for decode our own fp32 recurrent step
-at the best of its launches (a stronger peer than FLA's launch of its step). `--sweep` times every free launch instead and
-compares its bits with the first.
+Peers: flash-linear-attention's chunk kernels for the forward and the backward, and for decode our own fp32 recurrent
+step at the best of its launches (a stronger peer than FLA's launch of its step). `--sweep` times every free launch
+and compares its bits with the first.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ IMPLEMENTATION = Implementation(
     op="gated_delta_rule",
     version=1,
     doc=(
-        "The usual engine's decode: the state after every token in fp32, no tensor cores. Its bits are not those of the "
-        "usual chunk kernels, so no `equal_bits` claim over both can hold: the baseline the other implementations replace."
+        "The usual engine's decode: the state after every token in fp32, no tensor cores. Its bits are not those of "
+        "chunk kernels, so no `equal_bits` claim over both can hold: the baseline that the others replace."
     ),
     rounding=(
         "S * exp2(g * fp32(log2 e)), then u = (v - S k) * beta, then S + u k^T, each operation rounded in fp32",

@@ -21,7 +21,7 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
         if int(attributes[name]) not in (64, 128):
             yield f"{name} {attributes[name]} is neither 64 nor 128"
     if constants["state"] != "fp32":
-        yield "the state runs on through the whole sequence: rounding it at every chunk edge is refused, keep it in fp32"
+        yield "the state runs on through the whole sequence: rounding it at chunk edges is refused, keep it in fp32"
 
 
 IMPLEMENTATION = Implementation(
@@ -34,9 +34,9 @@ IMPLEMENTATION = Implementation(
         "of the same row in a 64-row tile, and a sequence may be split, resumed or rolled back at any token."
     ),
     rounding=(
-        "G_t = G_{t-1} + g_t * fp32(log2 e), fp32, in order from the chunk's first row; E_ts = exp2(G_t - G_s) by ex2.approx",
+        "G_t = G_{t-1} + g_t * fp32(log2 e), fp32, from the chunk's first row; E_ts = exp2(G_t - G_s) by ex2.approx",
         "A_ts = (k_t . k_s) * E_ts * -beta_t and P_ts = (q_t . k_s) * E_ts in fp32, s < t; P rounded to bf16",
-        "D_t = e_t + A_t D over the 16-row block: A and D as high + low bf16, products high*high, high*low, low*high",
+        "D_t = e_t + A_t D over the 16-row block: A, D as high + low bf16, products high*high, high*low, low*high",
         "C = A D over earlier blocks, the same three products, rounded to bf16",
         "Q = P D + (q_t . k_t) D_t in fp32, rounded to bf16",
         "R_t = (v_t - (S k_t) * exp2(G_t)) * beta_t in fp32, then + C R over earlier rows, rounded to bf16",

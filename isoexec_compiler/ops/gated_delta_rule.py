@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 OP = Op(
     name="gated_delta_rule",
     doc=(
-        "S_t = exp(g_t) S_{t-1} + beta_t k_t (v_t - k_t exp(g_t) S_{t-1}), o_t = scale q_t S_t, from S = 0 at the start of "
-        "each sequence; value heads share query/key heads in equal groups."
+        "S_t = exp(g_t) S_{t-1} + beta_t k_t (v_t - k_t exp(g_t) S_{t-1}), o_t = scale q_t S_t, from S = 0 at the start "
+        "of each sequence; value heads share query/key heads in equal groups."
     ),
     attributes={
         "qk_heads": Field(type="int", minimum=1, doc="query and key heads"),

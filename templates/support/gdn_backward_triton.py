@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backward of the gated delta rule's chunk form (Triton): deterministic, no claim on bits.
 
-With the names of `gdn_chunk_triton` and dX the gradient of X, per chunk and from the last chunk to the first (B is the
+With the names of `gdn_prepare_triton` and dX the gradient of X, per chunk and from the last chunk to the first (B is the
 residual before the chunk's own terms, R = B + C R):
 
     dR = D^T (exp2(G_63 - G) K dS') + scale (Q^T dO + P_tt dO);   dB = dR + C^T dB
@@ -23,7 +23,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .gdn_chunk_triton import BLOCK, CHUNK, _locate, scan
+from .gdn_prepare_triton import BLOCK, CHUNK, _locate
+from .gdn_scan_triton import scan
 
 SCAN = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 2}
 
@@ -163,8 +164,8 @@ def gradients(
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dg, dbeta = torch.empty_like(beta), torch.empty_like(beta)
     _gradient_kernel[(starts.shape[0], heads)](
-        q, k, v, beta, prepared[0], solved, base, grad, starts, ends, dq, dk, dv, dg, dbeta, cu_seqlens, sequences, scale,
-        **dims, LOOKUP=triton.next_power_of_2(sequences), num_warps=8, num_stages=1,
+        q, k, v, beta, prepared[0], solved, base, grad, starts, ends, dq, dk, dv, dg, dbeta, cu_seqlens, sequences,
+        scale, **dims, LOOKUP=triton.next_power_of_2(sequences), num_warps=8, num_stages=1,
     )  # fmt: skip
     return dq, dk, dv, dg, dbeta
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one sequence keeps between calls of the gated delta rule: the state at the last chunk edge and the open chunk's rows.
+"""What a sequence keeps between calls of the gated delta rule: the state at the last chunk edge, the open chunk's rows.
 
 Bytes per sequence and value head at K = V = 128: state 65,536, snapshot 32,768, values 16,384, residuals 16,384,
-inverse 4,096, decay, gates and betas 256 each = 135,936; keys 16,384 per query/key head. 16 query/key and 32 value heads:
-4,612,096 bytes. Slot 0 is the null slot: never read or written. A slot needs no clearing before reuse, because nothing older
-than the sequence's own position is read. Dropping rows of the open chunk is lowering the position.
+inverse 4,096, decay, gates and betas 256 each = 135,936; keys 16,384 per query/key head. 16 query/key and 32 value
+heads: 4,612,096 bytes. Slot 0 is the null slot: never read or written. A slot needs no clearing before reuse, because
+nothing older than the sequence's own position is read. Dropping rows of the open chunk is lowering the position.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
     S <- S * exp2(g log2 e);  u = (v - S k) beta;  S <- S + u k^T;  o = S q * scale
 
-S is held as [V, K]; sums over K are the balanced tree of adjacent pairs, so that no launch parameter moves a bit, and stopping
-after any token is exact. q, k, v are read in the model dtype, o is rounded to it.
+S is held as [V, K]; sums over K are the balanced tree of adjacent pairs, so that no launch parameter moves a bit, and
+stopping after any token is exact. q, k, v are read in the model dtype, o is rounded to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .gdn_chunk_triton import LOG2E
+from .gdn_prepare_triton import LOG2E
 from .trees_triton import pair_sum
 
 
@@ -86,7 +86,7 @@ def recurrent(
     scale: float, launch: Mapping[str, int],
     state: torch.Tensor | None = None, slots: torch.Tensor | None = None, positions: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Outputs [T,HV,V] of whole sequences; with `state` [slots,HV,V,K] they continue from their slots and return there."""
+    """Outputs [T,HV,V] of whole sequences; with `state` [slots,HV,V,K] they go on from their slots and return there."""
     (heads, key_width), (v_heads, width) = q.shape[1:], v.shape[1:]
     out = torch.empty_like(v)
     block_v = min(launch["recurrent_block_v"], width)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated delta rule, row form (Triton): one row of a chunk alone, with the bits `gdn_chunk_triton` gives it.
+"""Gated delta rule, row form (Triton): one row of a chunk alone, with the bits `gdn_prepare_triton` gives it.
 
 The state S is read as its bf16 snapshot; K, R, D and G of the chunk's earlier rows come from the caches and row t is
-appended. k_t and q_t share one 16-row tile (rows 0-7 and 8-15), so that each dot serves both. A full chunk (t = 63) moves
-the fp32 state on and renews the snapshot.
+appended. k_t and q_t share one 16-row tile (rows 0-7 and 8-15), so that each dot serves both. A full chunk (t = 63)
+moves the fp32 state on and renews the snapshot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 
 from .gdn_caches import Caches
-from .gdn_chunk_triton import BLOCK, CHUNK, LOG2E, _advance, _split
+from .gdn_prepare_triton import BLOCK, CHUNK, LOG2E, _split
+from .gdn_scan_triton import _advance
 
 EDGE_V = tl.constexpr(32)
 

@@ -1,9 +1,9 @@
 """Attention on a Hopper GPU: speed against flash attention, laws by count, and a sweep of the free launch parameters.
 
-    python bench/attention.py            every row, saved to bench/results/dense_attention.json
-    python bench/attention.py --quick    the rows that decide a change
-    python bench/attention.py --tune     the sweep: times and equal bits over the launch parameters
-    python bench/attention.py --laws     how many values each law compared
+python bench/attention.py            every row, saved to bench/results/dense_attention.json
+python bench/attention.py --quick    the rows that decide a change
+python bench/attention.py --tune     the sweep: times and equal bits over the launch parameters
+python bench/attention.py --laws     how many values each law compared
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def prefill_inputs(shape: Shape, lengths: tuple[int, ...], device: str) -> tuple
 
 
 def paged_inputs(shape: Shape, batch: int, rows: int, keys: int, device: str) -> tuple[Any, ...]:
-    """Arguments of `paged_attention`: `rows` queries of each of `batch` sequences against `keys` keys in shuffled pages."""
+    """Arguments of `paged_attention`: `rows` rows of each of `batch` sequences against `keys` keys in shuffled pages."""
     import torch
 
     q_heads, kv_heads, head_dim = shape
@@ -87,7 +87,7 @@ def paged_inputs(shape: Shape, batch: int, rows: int, keys: int, device: str) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One call: `prefill` (packed, `lengths`), `train` (the same with its backward) or `paged` (`lengths` = batch, rows, keys)."""
+    """One call: `prefill` (packed `lengths`), `train` (with its backward) or `paged` (`lengths`: batch, rows, keys)."""
 
     kind: str
     shape: Shape
@@ -144,8 +144,8 @@ def causal_flops(shape: Shape, lengths: tuple[int, ...]) -> float:
     return sum(2 * 2 * shape[0] * shape[2] * n * n / 2 for n in lengths)
 
 
-def sdpa(backend: str, inputs: tuple[Any, ...], causal: bool) -> Callable[..., Any]:
-    """torch's attention over [heads, T, D] views with one backend, as a function of (q, k, v) laid out [T, heads, D]."""
+def sdpa(backend: str, causal: bool) -> Callable[..., Any]:
+    """torch's attention with one backend, as a function of q, k, v laid out [batch, T, heads, D]."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -158,7 +158,6 @@ def sdpa(backend: str, inputs: tuple[Any, ...], causal: bool) -> Callable[..., A
             )
         return out.transpose(-3, -2)
 
-    del inputs
     return run
 
 
@@ -170,7 +169,7 @@ def prefill_rows(case: Case, goal: str) -> Iterator[Row]:
     ours = case.call(inputs)
     floor = causal_flops(case.shape, case.lengths) / TENSOR_FLOPS * (3.5 if case.kind == "train" else 1)
     for backend in ("FLASH_ATTENTION", "CUDNN_ATTENTION"):
-        attention = sdpa(backend, inputs, True)
+        attention = sdpa(backend, True)
         peer = step(attention, tuple(dense)) if case.kind == "train" else lambda run=attention: run(*dense)
         try:
             times = paired(ours, peer)
@@ -190,7 +189,7 @@ def paged_rows(case: Case, goal: str) -> Iterator[Row]:
     inputs = case.inputs("cuda")
     k, v = (normal(batch, keys, kv_heads, head_dim, device="cuda") for _ in range(2))
     q = inputs[0].unflatten(0, (batch, rows))
-    run = sdpa("FLASH_ATTENTION", inputs, False)  # rows of a chunk see all keys here: a little more work, none less
+    run = sdpa("FLASH_ATTENTION", False)  # rows of a chunk see all keys here: a little more work, none less
     with torch.no_grad():
         times = paired(graph(case.call(inputs)), graph(lambda: run(q, k, v)))
     floor = max(
@@ -207,7 +206,7 @@ def flash3_rows(case: Case, goal: str) -> Iterator[Row]:
         from vllm.vllm_flash_attn import flash_attn_varlen_func
     except ImportError:
         return
-    batch, rows, keys = case.lengths
+    _, rows, keys = case.lengths
     inputs = case.inputs("cuda")
     q, cache_k, cache_v, table, start, lengths, _ = inputs
 
@@ -261,9 +260,7 @@ def variants(kind: str) -> Iterator[tuple[tuple[str, Any], ...]]:
     if kind == "paged":
         values = product(("tiles",), (16,), (2, 4, 8), (2, 3, 4, 5), (0, 264, 528, 1056))
     else:
-        values = chain(
-            [("warp_specialised", 128, 4, 1, 0)], product(("tiles",), (64, 128), (4, 8), (2, 3), (0,))
-        )
+        values = chain([("warp_specialised", 128, 4, 1, 0)], product(("tiles",), (64, 128), (4, 8), (2, 3), (0,)))
     for chosen in values:
         yield tuple(zip(names, chosen, strict=True))
 

@@ -10,7 +10,8 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 def _recommend(attributes: Values) -> Settings:
     wide = int(attributes["head_dim"]) > 128
     decode = {"schedule": "tiles", "block_m": 16, "num_warps": 4, "num_stages": 3, "programs": 528}
-    prefill = {"schedule": "warp_specialised", "block_m": 64 if wide else 128, "num_warps": 8, "num_stages": 2 if wide else 3, "programs": 0}
+    prefill = {"schedule": "warp_specialised", "block_m": 64 if wide else 128, "num_warps": 8, "num_stages": 2}
+    prefill["programs"] = 0
     return Settings(
         constants={"kv_block": 64, "split": 1024},
         launch={"sm90": ((16, decode), (None, prefill))},
@@ -34,14 +35,14 @@ IMPLEMENTATION = Implementation(
     op="attention",
     version=1,
     doc=(
-        "Blocks and splits lie at absolute key positions, so packed prefill, chunked prefill against a paged cache and "
-        "one-row decode are one function of a row and its keys; a block or split that a row does not see changes no bit."
+        "Blocks and splits lie at absolute key positions, so packed prefill, chunks against a paged cache and one-row "
+        "decode are one function of a row and its keys; a block or split that a row does not see changes no bit."
     ),
     rounding=(
         "scores = q k^T per block, products of bf16 (fp32 on the cpu) summed in fp32 in order of the feature",
         "top = max(top, max(scores) * c) with c = fp32(scale * log2 e); p = exp2(fma(scores, c, -top)) in fp32",
         "eight running sums by column modulo eight: sums * exp2(old top - top) + the block halved to eight columns",
-        "accumulator * exp2(old top - top), then the products of p rounded to the model dtype with v, in order of the key",
+        "accumulator * exp2(old top - top), then the products of v with p rounded to the model dtype, in order of the key",
         "at the end of a split: its eight sums are halved to one",
         "splits merged by ascending index: a * exp2(a.top - top) + b * exp2(b.top - top) in fp32",
         "accumulator * fp32(1 / sum) + 0, rounded once to the model dtype",
@@ -57,7 +58,7 @@ IMPLEMENTATION = Implementation(
                 type="enum",
                 choices=("tiles", "warp_specialised"),
                 free=True,
-                doc="one tile a program, or a copying warp and two multiplying warpgroups (which reads no other parameter)",
+                doc="one tile a program, or a copying warp and two multiplying warpgroups, which reads no other parameter",
             ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows (tokens x heads) of one tile"),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),

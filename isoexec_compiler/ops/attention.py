@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 OP = Op(
     name="attention",
-    doc="softmax(scale * q k^T) v over keys at positions up to the row's own; each key head serves a group of query heads.",
+    doc="softmax(scale * q k^T) v over keys up to the row's own position; a key head serves a group of query heads.",
     attributes={
         "q_heads": Field(type="int", minimum=1, doc="query heads of the whole layer"),
         "kv_heads": Field(type="int", minimum=1, doc="key and value heads of the whole layer; divides q_heads"),
@@ -23,7 +23,9 @@ OP = Op(
 )
 
 
-def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: torch.Tensor, *, scale: float) -> torch.Tensor:
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: torch.Tensor, *, scale: float
+) -> torch.Tensor:
     """The op in float64. q: [T, q_heads, D]; k, v: [T, kv_heads, D]; cu_seqlens: [B + 1]; returns float64 like q.
 
     Rows of sequence i are cu_seqlens[i] .. cu_seqlens[i + 1]; rows past the last sequence are zero.

@@ -33,8 +33,8 @@ def _scaled(scores, offset, log2_scale):
 
 
 @triton.jit
-def _query_step(q, grad, lse, delta, k, v, first, length, token, k_token, v_token, log2_scale, dq, HEAD_DIM: tl.constexpr,
-                BLOCK_N: tl.constexpr, EDGE: tl.constexpr):  # fmt: skip
+def _query_step(q, grad, lse, delta, k, v, first, length, token, k_token, v_token, log2_scale, dq,
+                HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, EDGE: tl.constexpr):  # fmt: skip
     key = first + tl.arange(0, BLOCK_N)
     column = tl.arange(0, HEAD_DIM)[None, :]
     known = (key < length)[:, None]
@@ -50,8 +50,8 @@ def _query_step(q, grad, lse, delta, k, v, first, length, token, k_token, v_toke
 
 
 @triton.jit(do_not_specialize=["sequences", "tokens", "q_token", "q_head", "k_token", "k_head", "v_token", "v_head"])
-def _attention_dq_kernel(q, k, v, out, lse, grad, delta, dq, cu_seqlens, sequences, tokens, q_token, q_head, k_token, k_head,
-                         v_token, v_head, scale, log2_scale, HEADS: tl.constexpr, GROUP: tl.constexpr,
+def _attention_dq_kernel(q, k, v, out, lse, grad, delta, dq, cu_seqlens, sequences, tokens, q_token, q_head, k_token,
+                         k_head, v_token, v_head, scale, log2_scale, HEADS: tl.constexpr, GROUP: tl.constexpr,
                          HEAD_DIM: tl.constexpr, SEQUENCES: tl.constexpr, BLOCK_M: tl.constexpr,
                          BLOCK_N: tl.constexpr):  # fmt: skip
     """dq and delta of BLOCK_M rows of one query head; strides in units of 8 elements."""
@@ -76,12 +76,12 @@ def _attention_dq_kernel(q, k, v, out, lse, grad, delta, dq, cu_seqlens, sequenc
     v += start.to(tl.int64) * (v_token * 8) + head // GROUP * (v_head * 8)
     dq_rows = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
     whole = first // BLOCK_N
-    for block in range(0, whole):
-        dq_rows = _query_step(q_tile, grad_tile, lse_rows, delta_rows, k, v, block * BLOCK_N, length, token, k_token * 8,
-                              v_token * 8, log2_scale, dq_rows, HEAD_DIM, BLOCK_N, False)  # fmt: skip
+    for block in range(whole):
+        dq_rows = _query_step(q_tile, grad_tile, lse_rows, delta_rows, k, v, block * BLOCK_N, length, token,
+                              k_token * 8, v_token * 8, log2_scale, dq_rows, HEAD_DIM, BLOCK_N, False)  # fmt: skip
     for block in range(whole, tl.cdiv(tl.minimum(first + BLOCK_M, length), BLOCK_N)):
-        dq_rows = _query_step(q_tile, grad_tile, lse_rows, delta_rows, k, v, block * BLOCK_N, length, token, k_token * 8,
-                              v_token * 8, log2_scale, dq_rows, HEAD_DIM, BLOCK_N, True)  # fmt: skip
+        dq_rows = _query_step(q_tile, grad_tile, lse_rows, delta_rows, k, v, block * BLOCK_N, length, token,
+                              k_token * 8, v_token * 8, log2_scale, dq_rows, HEAD_DIM, BLOCK_N, True)  # fmt: skip
     tl.store(dq + row[:, None] * HEAD_DIM + column, (dq_rows * scale).to(tl.bfloat16), mask=valid[:, None])
 
 
@@ -105,8 +105,8 @@ def _key_step(k, v, q, grad, lse, delta, first, length, key, q_token, log2_scale
 
 
 @triton.jit(do_not_specialize=["sequences", "tokens", "q_token", "q_head", "k_token", "k_head", "v_token", "v_head"])
-def _attention_dkdv_kernel(q, k, v, lse, grad, delta, dk, dv, cu_seqlens, sequences, tokens, q_token, q_head, k_token, k_head,
-                           v_token, v_head, scale, log2_scale, HEADS: tl.constexpr, GROUP: tl.constexpr,
+def _attention_dkdv_kernel(q, k, v, lse, grad, delta, dk, dv, cu_seqlens, sequences, tokens, q_token, q_head, k_token,
+                           k_head, v_token, v_head, scale, log2_scale, HEADS: tl.constexpr, GROUP: tl.constexpr,
                            HEAD_DIM: tl.constexpr, SEQUENCES: tl.constexpr, BLOCK_M: tl.constexpr,
                            BLOCK_N: tl.constexpr):  # fmt: skip
     """dk and dv of BLOCK_N keys of one key head, over the query heads of its group in order."""
@@ -133,12 +133,12 @@ def _attention_dkdv_kernel(q, k, v, lse, grad, delta, dk, dv, cu_seqlens, sequen
         lse_rows = lse + head.to(tl.int64) * tokens + begin
         delta_rows = delta + head.to(tl.int64) * tokens + begin
         for block in range(edge, tl.minimum(whole, blocks)):
-            dk_rows, dv_rows = _key_step(k_tile, v_tile, q_rows, grad_rows, lse_rows, delta_rows, block * BLOCK_M, length,
-                                         key, q_token * 8, log2_scale, dk_rows, dv_rows, HEADS, HEAD_DIM, BLOCK_M,
+            dk_rows, dv_rows = _key_step(k_tile, v_tile, q_rows, grad_rows, lse_rows, delta_rows, block * BLOCK_M,
+                                         length, key, q_token * 8, log2_scale, dk_rows, dv_rows, HEADS, HEAD_DIM, BLOCK_M,
                                          True)  # fmt: skip
         for block in range(whole, blocks):
-            dk_rows, dv_rows = _key_step(k_tile, v_tile, q_rows, grad_rows, lse_rows, delta_rows, block * BLOCK_M, length,
-                                         key, q_token * 8, log2_scale, dk_rows, dv_rows, HEADS, HEAD_DIM, BLOCK_M,
+            dk_rows, dv_rows = _key_step(k_tile, v_tile, q_rows, grad_rows, lse_rows, delta_rows, block * BLOCK_M,
+                                         length, key, q_token * 8, log2_scale, dk_rows, dv_rows, HEADS, HEAD_DIM, BLOCK_M,
                                          False)  # fmt: skip
     row = (row * (HEADS // GROUP) + kv_head)[:, None] * HEAD_DIM + column
     tl.store(dk + row, (dk_rows * scale).to(tl.bfloat16), mask=known[:, None])
@@ -171,8 +171,8 @@ def attention_backward(
     factors = (scale, scale * _LOG2_E)
     block_m, block_n = (64, 32) if width > 128 else (128, 64)
     _attention_dq_kernel[(tokens // block_m + sequences, heads)](
-        q, k, v, out, lse, grad, delta, dq, cu_seqlens, sequences, tokens, *strides, *factors, **common, BLOCK_M=block_m,
-        BLOCK_N=block_n, num_warps=8, num_stages=2, enable_fp_fusion=False,
+        q, k, v, out, lse, grad, delta, dq, cu_seqlens, sequences, tokens, *strides, *factors, **common,
+        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=8, num_stages=2, enable_fp_fusion=False,
     )  # fmt: skip
     block_m, block_n = (32, 64) if width > 128 else (64, 128)
     _attention_dkdv_kernel[(tokens // block_n + sequences, k.shape[1])](

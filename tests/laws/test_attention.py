@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from types import ModuleType
 
 import pytest
@@ -68,18 +69,20 @@ class Paged:
 
     @staticmethod
     def store(k: torch.Tensor, v: torch.Tensor, bounds: list[int], page: int, seed: int) -> Paged:
-        lengths = [b - a for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        lengths = [end - start for start, end in pairwise(bounds)]
         wide = max(-(-n // page) for n in lengths) + 1
         order = torch.randperm(wide * len(lengths), generator=torch.Generator().manual_seed(seed))
         table = order.reshape(len(lengths), wide).to(k.device)
         cache = torch.full((len(order), 2, page, *k.shape[1:]), float("nan"), dtype=k.dtype, device=k.device)
-        for row, start, end in zip(table, bounds[:-1], bounds[1:], strict=True):
+        for row, (start, end) in zip(table, pairwise(bounds), strict=True):
             at = torch.arange(end - start, device=k.device)
             cache[row[at // page], 0, at % page] = k[start:end]
             cache[row[at // page], 1, at % page] = v[start:end]
         return Paged(k=cache[:, 0], v=cache[:, 1], table=table.to(torch.int32))
 
-    def run(self, kernels: ModuleType, q: torch.Tensor, pieces: list[tuple[int, int, int]], rows: list[int]) -> torch.Tensor:
+    def run(
+        self, kernels: ModuleType, q: torch.Tensor, pieces: list[tuple[int, int, int]], rows: list[int]
+    ) -> torch.Tensor:
         """`pieces` are (sequence, first, end) positions; `rows` the row of q at which each piece starts."""
         counts = [end - first for _, first, end in pieces]
         index = torch.cat([torch.arange(r, r + n) for r, n in zip(rows, counts, strict=True)])
@@ -87,9 +90,7 @@ class Paged:
         lengths = torch.tensor([end for _, _, end in pieces], dtype=torch.int32, device=q.device)
         table = self.table[[sequence for sequence, _, _ in pieces]]
         with poisoned_outputs():
-            return kernels.paged_attention(
-                q[index.to(q.device)], self.k, self.v, table, start, lengths, max(counts)
-            )
+            return kernels.paged_attention(q[index.to(q.device)], self.k, self.v, table, start, lengths, max(counts))
 
 
 def edges(length: int, *periods: int) -> list[int]:
@@ -98,7 +99,9 @@ def edges(length: int, *periods: int) -> list[int]:
     return sorted(position for position in near | {length - 1} if 0 <= position < length)
 
 
-def forms_agree(place: str, heads: Heads, lengths: list[int], page: int, seed: int, launch: Launch | None = None) -> int:
+def forms_agree(
+    place: str, heads: Heads, lengths: list[int], page: int, seed: int, launch: Launch | None = None
+) -> int:
     """Packed prefill against two chunks of every sequence and against single rows; how many values were compared."""
     kernels = heads.kernels(place, launch)
     bounds = [0, *torch.tensor(lengths).cumsum(0).tolist()]
@@ -181,7 +184,8 @@ def test_empty_sequences_and_batches(place: str) -> None:
         out = kernels.attention(q, k, v, bounds)
         last = kernels.attention(q[5:], k[5:], v[5:], bounds[:2] + torch.tensor([0, 1], device=q.device).int())
         none = kernels.attention(q[:0], k[:0], v[:0], torch.zeros(3, dtype=torch.int32, device=q.device))
-    assert not out.isnan().any() and none.shape == (0, *q.shape[1:])
+    assert not out.isnan().any()
+    assert none.shape == (0, *q.shape[1:])
     assert_same_bits(out[5:], last, "a sequence of one row")
 
 
@@ -228,9 +232,9 @@ def test_refusals_name_what_is_wrong(place: str) -> None:
     kernels = heads.kernels(place)
     q, k, v = heads.draw(4, place, seed=7)
     bounds = torch.tensor([0, 4], dtype=torch.int32, device=q.device)
-    for arguments in ((q.half(), k, v, bounds), (q[..., :16], k, v, bounds), (q[:, :7], k, v, bounds), (q, k, v, bounds.long())):
+    for query, ends in ((q.half(), bounds), (q[..., :16], bounds), (q[:, :7], bounds), (q, bounds.long())):
         with pytest.raises(ValueError, match="attention: "):
-            kernels.attention(*arguments)
+            kernels.attention(query, k, v, ends)
     cache = torch.zeros(2, 24, 2, 32, dtype=DTYPES["bf16"], device=q.device)
     with pytest.raises(ValueError, match="multiple of 16"):
         kernels.paged_attention(q, cache, cache, bounds[None], bounds, bounds[1:], 4)
@@ -294,4 +298,5 @@ def count_laws() -> None:
         if HOPPER:
             print(f"  to 32,801 keys: {long_rows_agree(heads, 32768 + 33, dim)} values equal", flush=True)
             for launch in LAUNCHES:
-                print(f"  {launch}: {forms_agree('sm90', heads, [129, 3, 1500], 16, 8, launch)} values equal", flush=True)
+                equal = forms_agree("sm90", heads, [129, 3, 1500], 16, 8, launch)
+                print(f"  {launch}: {equal} values equal", flush=True)

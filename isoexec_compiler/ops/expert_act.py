@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isoexec_compiler.registry import Field, Op
+from isoexec_compiler.registry import Field, Op, Values
 
 if TYPE_CHECKING:
     import torch
@@ -26,3 +26,13 @@ def reference(gate_up: torch.Tensor, weights: torch.Tensor, *, weighted: bool) -
     gate, up = gate_up.double().chunk(2, -1)
     hidden = gate * gate.sigmoid() * up
     return hidden * weights.double()[..., None] if weighted else hidden
+
+
+def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
+    import torch
+
+    top_k, width = int(attributes["top_k"]), int(attributes["width"])
+    gate_up = torch.empty(rows * top_k, 2 * width, dtype=dtype, device=device)
+    weights = torch.empty(rows, top_k, device=device)
+    return {"expert_act": (gate_up, weights, torch.zeros(rows * top_k, dtype=torch.int32, device=device))}

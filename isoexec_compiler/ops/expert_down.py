@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isoexec_compiler.registry import Field, Op
+from isoexec_compiler.registry import Field, Op, Values
 
 if TYPE_CHECKING:
     import torch
@@ -34,3 +34,14 @@ def reference(hidden: torch.Tensor, weight: torch.Tensor, experts: torch.Tensor)
         token, slot = (experts == expert).nonzero(as_tuple=True)
         out[token, slot] = hidden[token, slot].double() @ weight[expert].double().T
     return out
+
+
+def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
+    import torch
+
+    experts, top_k, hidden, width = (int(attributes[n]) for n in ("experts", "top_k", "hidden", "width"))
+    activated = torch.empty(rows * top_k, width, dtype=dtype, device=device)
+    weight = torch.empty(experts, hidden, width, dtype=dtype, device=device)
+    order, offsets = (torch.zeros(n, dtype=torch.int32, device=device) for n in (rows * top_k, experts + 1))
+    return {"expert_down": (activated, weight, order, offsets)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isoexec_compiler.registry import Field, Op
+from isoexec_compiler.registry import Field, Op, Values
 
 if TYPE_CHECKING:
     import torch
@@ -43,3 +43,13 @@ def reference(
         return experts, values[:, :top_k].softmax(-1) * scaling
     chosen = logits.softmax(-1).gather(1, experts)
     return experts, (chosen / chosen.sum(-1, keepdim=True) if renormalise else chosen) * scaling
+
+
+def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
+    import torch
+
+    hidden, experts = int(attributes["hidden"]), int(attributes["experts"])
+    x, weight = (torch.empty(n, hidden, dtype=dtype, device=device) for n in (rows, experts))
+    chosen = torch.zeros(rows, int(attributes["top_k"]), dtype=torch.int32, device=device)
+    return {"router": (x, weight), "dispatch": (chosen,)}

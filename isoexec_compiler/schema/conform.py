@@ -36,8 +36,7 @@ def _check(node: Node, schema: Schema, name: str) -> Iterator[Diagnostic]:
     if "oneOf" in schema:
         yield from _check_branch(node, schema["oneOf"], name)
         return
-    expected = schema.get("type", "string" if "enum" in schema else [])
-    expected = [expected] if isinstance(expected, str) else expected
+    expected = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
     if not any(_is(node, each) for each in expected):
         yield _wrong_type(node, expected, name)
         return

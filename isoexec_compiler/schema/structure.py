@@ -32,7 +32,7 @@ def several(items: Schema, **more: Any) -> Schema:
 
 def words(choices: tuple[str, ...], description: str) -> Schema:
     """One of a few words."""
-    return {"enum": list(choices), "description": description}
+    return {"type": "string", "enum": list(choices), "description": description}
 
 
 IDENTIFIER: Schema = {
@@ -94,7 +94,7 @@ BUCKET = SETTINGS | {"properties": {"max_rows": {"type": "integer", "minimum": 1
 SELECTION = mapping(
     {
         "region": {"oneOf": [IDENTIFIER, several(IDENTIFIER)], "description": "a region, or regions that agree"},
-        "cases": {"oneOf": [{"type": "string", "enum": ["all"]}, several(CASE)]},
+        "cases": {"oneOf": [words(("all",), "`all` or a list of cases"), several(CASE)]},
         "use": IDENTIFIER,
     },
     {
@@ -116,7 +116,7 @@ CLAIMS: list[Schema] = [
                 {
                     "oneOf": [
                         {"type": "integer", "minimum": 1, "maximum": 4096},
-                        {"type": "string", "enum": ["off", "on"]},
+                        words(("off", "on"), "`off`, `on` or a number"),
                     ]
                 }
             ),

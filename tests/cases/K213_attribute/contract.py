@@ -2,5 +2,5 @@ from tests.edits import edit
 
 DATA = edit(
     "tiny_dense",
-    ("rms_norm_eps: 1e-06", "rms_norm_eps: 1e-05"),
+    ("act: {op: silu_gate, width: 128}", "act: {op: silu_gate, width: 256}"),
 )

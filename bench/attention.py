@@ -70,7 +70,7 @@ def prefill_inputs(shape: Shape, lengths: tuple[int, ...], device: str) -> tuple
 
 
 def paged_inputs(shape: Shape, batch: int, rows: int, keys: int, device: str) -> tuple[Any, ...]:
-    """Arguments of `paged_attention`: `rows` rows of each of `batch` sequences against `keys` keys in shuffled pages."""
+    """Arguments of `paged_attention`: `rows` rows of `batch` sequences against `keys` keys in shuffled pages."""
     import torch
 
     q_heads, kv_heads, head_dim = shape

@@ -8,10 +8,13 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 
 def _recommend(attributes: Values) -> Settings:
-    wide = int(attributes["head_dim"]) > 128
-    decode = {"schedule": "tiles", "block_m": 16, "num_warps": 4, "num_stages": 3, "programs": 528}
-    prefill = {"schedule": "warp_specialised", "block_m": 64 if wide else 128, "num_warps": 8, "num_stages": 2}
-    prefill["programs"] = 0
+    stages = 3 if int(attributes["head_dim"]) > 128 else 4
+    decode: Values = {
+        "schedule": "tiles", "block_m": 16, "num_warps": 4, "num_stages": stages, "programs": 528,
+    }  # fmt: skip
+    prefill: Values = {
+        "schedule": "warp_specialised", "block_m": 64, "num_warps": 4, "num_stages": 2, "programs": 0,
+    }  # fmt: skip
     return Settings(
         constants={"kv_block": 64, "split": 1024},
         launch={"sm90": ((16, decode), (None, prefill))},
@@ -42,7 +45,7 @@ IMPLEMENTATION = Implementation(
         "scores = q k^T per block, products of bf16 (fp32 on the cpu) summed in fp32 in order of the feature",
         "top = max(top, max(scores) * c) with c = fp32(scale * log2 e); p = exp2(fma(scores, c, -top)) in fp32",
         "eight running sums by column modulo eight: sums * exp2(old top - top) + the block halved to eight columns",
-        "accumulator * exp2(old top - top), then the products of v with p rounded to the model dtype, in order of the key",
+        "accumulator * exp2(old top - top), then v times p rounded to the model dtype, summed in order of the key",
         "at the end of a split: its eight sums are halved to one",
         "splits merged by ascending index: a * exp2(a.top - top) + b * exp2(b.top - top) in fp32",
         "accumulator * fp32(1 / sum) + 0, rounded once to the model dtype",
@@ -58,7 +61,7 @@ IMPLEMENTATION = Implementation(
                 type="enum",
                 choices=("tiles", "warp_specialised"),
                 free=True,
-                doc="one tile a program, or a copying warp and two multiplying warpgroups, which reads no other parameter",
+                doc="a tile a program, or a copying warp and two multiplying warpgroups, which reads no other parameter",
             ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows (tokens x heads) of one tile"),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),

@@ -134,12 +134,12 @@ def _attention_dkdv_kernel(q, k, v, lse, grad, delta, dk, dv, cu_seqlens, sequen
         delta_rows = delta + head.to(tl.int64) * tokens + begin
         for block in range(edge, tl.minimum(whole, blocks)):
             dk_rows, dv_rows = _key_step(k_tile, v_tile, q_rows, grad_rows, lse_rows, delta_rows, block * BLOCK_M,
-                                         length, key, q_token * 8, log2_scale, dk_rows, dv_rows, HEADS, HEAD_DIM, BLOCK_M,
-                                         True)  # fmt: skip
+                                         length, key, q_token * 8, log2_scale, dk_rows, dv_rows, HEADS, HEAD_DIM,
+                                         BLOCK_M, True)  # fmt: skip
         for block in range(whole, blocks):
             dk_rows, dv_rows = _key_step(k_tile, v_tile, q_rows, grad_rows, lse_rows, delta_rows, block * BLOCK_M,
-                                         length, key, q_token * 8, log2_scale, dk_rows, dv_rows, HEADS, HEAD_DIM, BLOCK_M,
-                                         False)  # fmt: skip
+                                         length, key, q_token * 8, log2_scale, dk_rows, dv_rows, HEADS, HEAD_DIM,
+                                         BLOCK_M, False)  # fmt: skip
     row = (row * (HEADS // GROUP) + kv_head)[:, None] * HEAD_DIM + column
     tl.store(dk + row, (dk_rows * scale).to(tl.bfloat16), mask=known[:, None])
     tl.store(dv + row, dv_rows.to(tl.bfloat16), mask=known[:, None])

@@ -82,8 +82,18 @@ def compile_(
 
 
 @app.command()
-def verify(contracts: Contracts, output: Output = Path("generated"), format: Formats = None, deep: Deep = False) -> None:
+def verify(
+    contracts: Contracts,
+    output: Output = Path("generated"),
+    format: Formats = None,
+    deep: Deep = False,
+    require_evidence: Annotated[
+        bool, typer.Option("--require-evidence", help="A claim without evidence that counts is an error.")
+    ] = False,
+) -> None:
     """Check that generated packages are what their contracts compile to, and say why where they are not."""
+    from isoexec_compiler import claims
+
     wrong = False
     for path in contracts:
         package = pipeline.build(_load(_read(path), path, format))
@@ -91,11 +101,68 @@ def verify(contracts: Contracts, output: Output = Path("generated"), format: For
         problems, drifts = pipeline.verify(package, folder)
         if deep and not (problems or drifts):
             problems, drifts = pipeline.verify_deep(package, folder)
+        if not (problems or drifts):
+            lacking = claims.shortfalls(package.plan, package.facts, package.tree, folder)
+            drifts = lacking if require_evidence else ()
+            sys.stderr.write("" if require_evidence else _drifts(lacking, path, folder, Format.TEXT))
         wrong |= bool(problems or drifts)
         sys.stdout.write(_problems(problems, {}, format) + _drifts(drifts, path, folder, format))
         if not (problems or drifts) and _format(format) is not Format.JSON:
             sys.stdout.write(f"{package.plan.contract}: verified, {len(package.tree)} files\n")
     raise typer.Exit(WRONG if wrong else 0)
+
+
+@app.command()
+def prove(
+    contract: Annotated[Path, typer.Argument(help="A compiled contract.", show_default=False)],
+    target: Annotated[str, typer.Option(help="Which kernels to examine.")],
+    output: Output = Path("generated"),
+    only: Annotated[list[str] | None, typer.Option(help="Laws or regions to restrict the run to.")] = None,
+    seconds: Annotated[float, typer.Option(help="About how long the whole run may take.")] = 150.0,
+    seed: Annotated[int, typer.Option(help="Of the drawn arguments.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller batches; the records say so.")] = False,
+    format: Formats = None,
+) -> None:
+    """Examine the laws of a contract's generated kernels on this machine, and keep what was found as evidence."""
+    from isoexec_compiler import evidence, machine, proof_report
+    from isoexec_compiler import prove as prover
+
+    package = pipeline.build(_load(_read(contract), contract, format))
+    folder = output / package.plan.contract
+    if target not in package.plan.targets:
+        _usage(f"{contract} has the targets {', '.join(package.plan.targets)}, not {target}")
+    problems, drifts = pipeline.verify(package, folder)
+    if problems or drifts:
+        sys.stdout.write(_problems(problems, {}, format) + _drifts(drifts, contract, folder, format))
+        raise typer.Exit(WRONG)
+    try:
+        machine.present(target)
+    except (RuntimeError, ImportError) as error:
+        _usage(str(error))
+    work = prover.tasks(
+        package, contract, folder, target, seed=seed, seconds=seconds, quick=quick, only=tuple(only or ())
+    )
+    results = []
+    for number, result in enumerate(prover.prove(work), 1):
+        sys.stderr.write(f"[{number}/{len(work)}] {proof_report.line(result)}")
+        if result.record:
+            evidence.write(folder, result.record)
+        results.append(result)
+    sys.stdout.write(proof_report.table(results))
+    raise typer.Exit(0 if all(r.record and r.record.supports for r in results) else WRONG)
+
+
+@app.command()
+def support(contracts: Contracts, output: Output = Path("generated")) -> None:
+    """Print the table of what the evidence of generated packages shows."""
+    from isoexec_compiler import claims, proof_report
+
+    packages = []
+    for path in contracts:
+        package = pipeline.build(_load(_read(path), path, None))
+        folder = output / package.plan.contract
+        packages.append((package.plan.contract, claims.standings(package.plan, package.facts, package.tree, folder)))
+    sys.stdout.write(proof_report.support(packages))
 
 
 @app.command()
@@ -191,6 +258,11 @@ def _stop(problems: tuple[Diagnostic, ...], sources: dict[str, str], format: For
     text = _problems(problems, sources, format)
     (sys.stdout if _format(format) in (Format.JSON, Format.GITHUB) else sys.stderr).write(text)
     raise typer.Exit(WRONG)
+
+
+def _usage(message: str) -> NoReturn:
+    sys.stderr.write(message + "\n")
+    raise typer.Exit(USAGE)
 
 
 def _fail(code: Code, message: str, format: Format | None) -> NoReturn:

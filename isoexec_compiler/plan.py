@@ -37,6 +37,10 @@ class Kernel:
     def path(self) -> str:
         return f"{self.target}/kernels/{self.module}.py"
 
+    def dotted(self, package: str) -> str:
+        """The module's name for Python, in a package of this name."""
+        return f"{package}.{self.target}.kernels.{self.module}"
+
     @property
     def launch(self) -> Launch:
         """The launch table as kernels read it: bit-moving and free parameters together."""

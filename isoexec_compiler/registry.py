@@ -80,6 +80,7 @@ class Implementation:
     tree           the reduction over the axis that tensor parallelism splits, or None if that axis is never summed
     problems       sentences saying why these constants do not fit these attributes
     recommend      what `isoexec init` writes
+    emulated       functions of a kernel module whose cpu kernel has the bits of the GPU kernel, which a law shows
     exact_with     other implementations of the same op that a law shows bit-equal when their constants agree
     """
 
@@ -94,6 +95,7 @@ class Implementation:
     launch: Mapping[str, Mapping[str, Field]] = field(default_factory=dict)
     tree: Callable[[Values, Values], ReductionTree] | None = None
     problems: Callable[[Values, Values], Iterator[str]] = _nothing
+    emulated: tuple[str, ...] = ()
     exact_with: tuple[str, ...] = ()
     cases: tuple[str, ...] = CASES
 

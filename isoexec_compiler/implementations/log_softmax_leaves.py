@@ -59,6 +59,7 @@ IMPLEMENTATION = Implementation(
         }
     },
     tree=_tree,
+    emulated=("log_softmax", "token_logprobs"),
     recommend=_recommend,
     problems=_problems,
 )

@@ -83,5 +83,6 @@ IMPLEMENTATION = Implementation(
     },
     tree=_tree,
     problems=_problems,
+    emulated=("combine",),
     recommend=_recommend,
 )

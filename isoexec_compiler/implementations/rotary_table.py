@@ -37,6 +37,7 @@ IMPLEMENTATION = Implementation(
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
         }
     },
+    emulated=("rotary",),
     recommend=_recommend,
     problems=_problems,
 )

@@ -27,5 +27,6 @@ IMPLEMENTATION = Implementation(
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
         }
     },
+    emulated=("silu_gate",),
     recommend=_recommend,
 )

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `isoexec prove` examines: one law a file."""

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of every claimed size compute together the bits of one rank."""
+
+from __future__ import annotations
+
+import importlib
+
+from isoexec_compiler import control
+from isoexec_compiler.law import Finding, Law
+from isoexec_compiler.plan import Kernel, Plan
+from isoexec_compiler.subject import Subject, outputs_differing
+
+SIZES = (1, 17, 65, 257, 1024)
+
+
+def _applies(kernel: Kernel, plan: Plan) -> bool:
+    trial = importlib.import_module(f"isoexec_compiler.trials.{kernel.op}")
+    return max(kernel.tp_sizes) > 1 and hasattr(trial, "sharded") and kernel.attributes.get("split") != "none"
+
+
+def _examine(subject: Subject) -> Finding:
+    finding, known = Finding(), subject.rows()
+    sharded = importlib.import_module(f"isoexec_compiler.trials.{subject.kernel.op}").sharded
+    done: dict[str, list[int]] = {}
+    for rows in (size for size in SIZES if size in known):
+        if subject.late() and done and rows > FEW:
+            break
+        draw = subject.draw(rows)
+        for name, call in subject.calls(rows, draw).items():
+            whole = subject.run(name, call)
+            for size in subject.kernel.tp_sizes:
+                together = sharded(subject.module, subject.kernel.attributes, name, call.arguments, size)
+                if together is None:
+                    break
+                finding.differing += outputs_differing((together,), whole)
+                finding.compared += together.numel()
+                done.setdefault(name, [])
+                if rows not in done[name]:
+                    done[name].append(rows)
+            else:
+                if rows > 1:
+                    control.wrong_order(subject, finding, name, call, whole)
+        if rows > 1:
+            finding.fired += draw.fired
+    finding.domain = {"ranks": list(subject.kernel.tp_sizes), "rows": done}
+    return finding
+
+
+FEW = 17
+
+LAW = Law(
+    name="tensor_parallel",
+    doc="Simulated ranks, each with its share of the operands, give together the bits of one rank at every claimed size.",
+    backs=("tp", "sp"),
+    applies=_applies,
+    examine=_examine,
+)

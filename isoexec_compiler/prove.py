@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Examine the laws of a contract's own generated kernels on the device, and write what was found as evidence."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+
+from isoexec_compiler import evidence, machine, pipeline
+from isoexec_compiler.claims import needs
+from isoexec_compiler.evidence import Record
+from isoexec_compiler.law import Finding, laws
+from isoexec_compiler.pipeline import Package
+from isoexec_compiler.plan import Kernel, Plan
+from isoexec_compiler.subject import Subject, imported
+
+PROCESSES = 12
+# Laws that compile most come first, so that no process waits for the last one alone.
+ORDER = ("free_launch", "attention_resume", "rows_alone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One law on one kernel of the contract at `path`, whose package lies in `folder`."""
+
+    path: Path
+    folder: Path
+    module: str
+    target: str
+    law: str
+    seed: int
+    seconds: float
+    quick: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of a task: a record, or the error that stopped it; and its wall time."""
+
+    task: Task
+    record: Record | None
+    error: str
+    seconds: float
+
+
+def tasks(
+    package: Package,
+    path: Path,
+    folder: Path,
+    target: str,
+    *,
+    seed: int,
+    seconds: float,
+    quick: bool = False,
+    only: tuple[str, ...] = (),
+) -> list[Task]:
+    """The tasks of one target; `seconds` is what all of them may take together. `only` names laws or regions."""
+    chosen = {
+        (need.law.name, need.kernel.module)
+        for need in needs(package.plan)
+        if need.kernel.target == target and (not only or {need.law.name, need.kernel.region} & set(only))
+    }
+    share = seconds * processes(target) / max(1, len(chosen))
+    heavy = {name: place for place, name in enumerate(ORDER)}
+    ordered = sorted(chosen, key=lambda pair: (heavy.get(pair[0], len(ORDER)), pair))
+    return [
+        Task(
+            path=path, folder=folder, module=module, target=target, law=law, seed=seed, seconds=share, quick=quick
+        )
+        for law, module in ordered
+    ]
+
+
+def processes(target: str) -> int:
+    """How many processes share the work: kernels compile on the CPU while others run. The cpu target has one."""
+    return 1 if target == "cpu" else max(1, min(PROCESSES, os.cpu_count() or 1))
+
+
+def prove(work: list[Task]) -> Iterator[Result]:
+    """The result of every task, in the order of the tasks, each as soon as it and those before it are there."""
+    if not work:
+        return
+    count = processes(work[0].target)
+    pool: Executor = (
+        ThreadPoolExecutor(1) if count == 1 else ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+    )
+    with pool:
+        yield from pool.map(run, work)
+
+
+def run(task: Task) -> Result:
+    """Examine one law; an exception of the kernel is a result, not a crash of the whole run."""
+    begin = time.monotonic()
+    record, error = None, ""
+    try:
+        record = _examine(task)
+    except Exception as problem:
+        error = f"{type(problem).__name__}: {problem}"[:400]
+    finally:
+        _release(task.target)
+    return Result(task=task, record=record, error=error, seconds=time.monotonic() - begin)
+
+
+def _examine(task: Task) -> Record:
+    import torch
+
+    package = _package(task.path)
+    kernel = next(k for k in package.plan.kernels if (k.target, k.module) == (task.target, task.module))
+    subject = Subject(
+        contract=package.plan.contract,
+        kernel=kernel,
+        root=task.folder.parent,
+        modules=_modules(package.plan, kernel, task.folder),
+        seed=task.seed,
+        deadline=time.monotonic() + task.seconds,
+        quick=task.quick,
+    )
+    with torch.no_grad():
+        finding: Finding = laws()[task.law].examine(subject)
+    return evidence.record(
+        kernel,
+        task.law,
+        finding,
+        contract=package.plan.contract,
+        seed=task.seed,
+        quick=task.quick,
+        arch=machine.present(task.target),
+        device=machine.device(task.target),
+        toolchain=machine.toolchain(task.target),
+        kernel=evidence.kernel_digest(kernel, package.facts, package.tree),
+    )
+
+
+@cache
+def _package(path: Path) -> Package:
+    contract, _ = pipeline.load(path.read_bytes(), path.as_posix())
+    if contract is None:
+        raise ValueError(f"{path} is no sound contract")
+    return pipeline.build(contract)
+
+
+def _modules(plan: Plan, kernel: Kernel, folder: Path) -> dict[str, ModuleType]:
+    """The kernel's module and those of the same region and case for the contract's other targets that can run here."""
+    others = (k for k in plan.kernels if k.region == kernel.region and kernel.cases[0] in k.cases)
+    here = [kernel, *(k for k in others if k.target == "cpu" != kernel.target)]
+    modules = imported(tuple(k.dotted(folder.name) for k in here), folder.parent)
+    return {k.target: module for k, module in zip(here, modules, strict=True)}
+
+
+def _release(target: str) -> None:
+    """Give memory that this process keeps for later back to the device: other processes share it."""
+    if target != "cpu":
+        import torch
+
+        torch.cuda.empty_cache()

@@ -29,10 +29,11 @@ def reference(gate_up: torch.Tensor, weights: torch.Tensor, *, weighted: bool) -
 
 
 def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
+    """Uninitialised arguments of this many (token, expert) rows for each function of a kernel module, by its name."""
     import torch
 
     top_k, width = int(attributes["top_k"]), int(attributes["width"])
-    gate_up = torch.empty(rows * top_k, 2 * width, dtype=dtype, device=device)
-    weights = torch.empty(rows, top_k, device=device)
-    return {"expert_act": (gate_up, weights, torch.zeros(rows * top_k, dtype=torch.int32, device=device))}
+    tokens = max(1, rows // top_k)
+    gate_up = torch.empty(tokens * top_k, 2 * width, dtype=dtype, device=device)
+    weights = torch.empty(tokens, top_k, device=device)
+    return {"expert_act": (gate_up, weights, torch.zeros(tokens * top_k, dtype=torch.int32, device=device))}

@@ -37,11 +37,12 @@ def reference(hidden: torch.Tensor, weight: torch.Tensor, experts: torch.Tensor)
 
 
 def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
+    """Uninitialised arguments of this many (token, expert) rows for each function of a kernel module, by its name."""
     import torch
 
     experts, top_k, hidden, width = (int(attributes[n]) for n in ("experts", "top_k", "hidden", "width"))
-    activated = torch.empty(rows * top_k, width, dtype=dtype, device=device)
+    tokens = max(1, rows // top_k)
+    activated = torch.empty(tokens * top_k, width, dtype=dtype, device=device)
     weight = torch.empty(experts, hidden, width, dtype=dtype, device=device)
-    order, offsets = (torch.zeros(n, dtype=torch.int32, device=device) for n in (rows * top_k, experts + 1))
+    order, offsets = (torch.zeros(n, dtype=torch.int32, device=device) for n in (tokens * top_k, experts + 1))
     return {"expert_down": (activated, weight, order, offsets)}

@@ -37,11 +37,12 @@ def reference(x: torch.Tensor, weight: torch.Tensor, experts: torch.Tensor) -> t
 
 
 def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
+    """Uninitialised arguments of this many (token, expert) rows for each function of a kernel module, by its name."""
     import torch
 
     experts, top_k, hidden, width = (int(attributes[n]) for n in ("experts", "top_k", "hidden", "width"))
-    x = torch.empty(rows, hidden, dtype=dtype, device=device)
+    tokens = max(1, rows // top_k)
+    x = torch.empty(tokens, hidden, dtype=dtype, device=device)
     weight = torch.empty(experts, 2 * width, hidden, dtype=dtype, device=device)
-    order, offsets = (torch.zeros(n, dtype=torch.int32, device=device) for n in (rows * top_k, experts + 1))
+    order, offsets = (torch.zeros(n, dtype=torch.int32, device=device) for n in (tokens * top_k, experts + 1))
     return {"expert_gate_up": (x, weight, order, offsets)}

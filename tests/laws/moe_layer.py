@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 
 import torch
 
 from isoexec_compiler.registry import Values
-from tests.support.inputs import normal
+from tests.support.inputs import DTYPES, normal
 from tests.support.rendering import render_kernel
 from tests.support.targets import DEVICE, TARGET
 
@@ -32,6 +33,21 @@ TOKENS = {"cpu": (1, 2, 7, 8, 16, 64, 96), "interpreter": (1, 7), "sm90": (1, 2,
 
 def sizes(place: str) -> Sizes:
     return LARGE if place == "sm90" else SMALL
+
+
+@lru_cache(maxsize=2)
+def drawn(s: Sizes, device: str, dtype: str, seed: int) -> tuple[torch.Tensor, ...]:
+    """Router, gate-up and down weights; drawn on the device, for those of the large layer take the CPU seconds."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def weight(*shape: int) -> torch.Tensor:
+        return (torch.randn(shape, generator=generator, device=device) * shape[-1] ** -0.5).to(DTYPES[dtype])
+
+    return (
+        weight(s.experts, s.hidden),
+        weight(s.experts, 2 * s.width, s.hidden),
+        weight(s.experts, s.hidden, s.width),
+    )
 
 
 class Moe:
@@ -58,10 +74,7 @@ class Moe:
         self.combine = kernel(
             "expert_combine_slots", {"hidden": s.hidden, "top_k": s.top_k, "weighted": weighted == "combine"}
         )
-        draw = {"dtype": dtype, "device": self.device}
-        self.router_weight = normal(s.experts, s.hidden, seed=seed, scale=s.hidden**-0.5, **draw)
-        self.gate_up_weight = normal(s.experts, 2 * s.width, s.hidden, seed=seed + 1, scale=s.hidden**-0.5, **draw)
-        self.down_weight = normal(s.experts, s.hidden, s.width, seed=seed + 2, scale=s.width**-0.5, **draw)
+        self.router_weight, self.gate_up_weight, self.down_weight = drawn(s, self.device, dtype, seed)
 
     def tokens(self, count: int, seed: int) -> torch.Tensor:
         return normal(count, self.sizes.hidden, seed=seed, dtype=self.dtype, device=self.device)

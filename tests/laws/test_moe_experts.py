@@ -134,9 +134,8 @@ def test_gradients_against_float64_and_the_same_twice(place: str) -> None:
     for weighted in ("act", "combine"):
         moe = Moe(place, weighted=weighted)
         x, chosen, weights = routing(moe, 40)
-        leaves = [x, weights, moe.gate_up_weight, moe.down_weight]
-        for leaf in leaves:
-            leaf.requires_grad_()
+        moe.gate_up_weight, moe.down_weight = moe.gate_up_weight.clone(), moe.down_weight.clone()
+        leaves = [t.requires_grad_() for t in (x, weights, moe.gate_up_weight, moe.down_weight)]
         upstream = normal(*x.shape, seed=9, dtype="bf16", device=moe.device)
 
         def backward(moe: Moe = moe, leaves: list = leaves, chosen: torch.Tensor = chosen, up=upstream) -> tuple:

@@ -32,7 +32,7 @@ def routed(figures: Values, layers: tuple[int, ...]) -> tuple[Site, ...]:
         "experts": experts,
         "top_k": top_k,
         "softmax": "selected" if figures["norm_topk_prob"] else "all",
-        "renormalise": False,
+        "renormalise": bool(figures["norm_topk_prob"]),
         "scaling": 1.0,
     }
     projection = {"experts": experts, "top_k": top_k, "hidden": hidden, "width": width}
@@ -66,14 +66,17 @@ def shared(figures: Values, layers: tuple[int, ...]) -> tuple[Site, ...]:
     )
 
 
-def from_hf(config: huggingface.Config) -> dict[str, Value]:
-    """The figures of the routed experts. Raises `Unsupported` where some layers have none."""
+def from_hf(config: huggingface.Config, *, norm_topk_prob: bool) -> dict[str, Value]:
+    """The figures of the routed experts; `norm_topk_prob` is what a config means that does not say.
+
+    Raises `Unsupported` where some layers have no experts.
+    """
     if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
         raise Unsupported("layers without experts (`mlp_only_layers`, `decoder_sparse_step`) have no region")
     return {
         "num_experts": huggingface.integer(config, "num_experts", "num_local_experts"),
         "num_experts_per_tok": huggingface.integer(config, "num_experts_per_tok"),
         "moe_intermediate_size": huggingface.integer(config, "moe_intermediate_size"),
-        "norm_topk_prob": bool(config.get("norm_topk_prob", True)),
-        "expert_weight_on": "output",
+        "norm_topk_prob": bool(config.get("norm_topk_prob", norm_topk_prob)),
+        "expert_weight_on": "activation",
     }

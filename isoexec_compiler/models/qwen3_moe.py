@@ -20,7 +20,11 @@ def _sites(figures: Values, layers: tuple[str, ...]) -> tuple[Site, ...]:
 
 def _from_hf(config: huggingface.Config) -> tuple[Values, tuple[str, ...]]:
     huggingface.refuse(config, allowed_layers=("full_attention",))
-    figures = {**huggingface.ends(config), **huggingface.attention(config), **experts.from_hf(config)}
+    figures = {
+        **huggingface.ends(config),
+        **huggingface.attention(config),
+        **experts.from_hf(config, norm_topk_prob=False),
+    }
     return figures, ("attention",) * huggingface.layer_count(config)
 
 

@@ -61,7 +61,7 @@ IMPLEMENTATION = Implementation(
                 type="enum",
                 choices=("tiles", "warp_specialised"),
                 free=True,
-                doc="a tile a program, or a copying warp and two multiplying warpgroups, which reads no other parameter",
+                doc="a tile a program, or a copying warp and two multiplying warpgroups, reading no other parameter",
             ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows (tokens x heads) of one tile"),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),

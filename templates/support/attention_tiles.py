@@ -214,7 +214,7 @@ def attention_tiles(
     split: int,
     launch: Mapping[str, int],
 ) -> None:
-    """Fills out [T, q_heads, D] and, if asked, lse [q_heads, T] with log2 of the row's sum of exp2(log2_scale * scores).
+    """Fills out [T, q_heads, D] and, if asked, lse [q_heads, T] with log2 of a row's sum of exp2(log2_scale * scores).
 
     k and v are [T, kv_heads, D], then seq_lens and block_table are not read, or pages [pages, page, kv_heads, D].
     """

@@ -13,6 +13,7 @@ import torch
 from isoexec_compiler.ops.attention import reference
 from tests.support.bits import assert_same_bits, differing, poisoned_outputs
 from tests.support.inputs import DTYPES, integers, normal
+from tests.support.ptx import compiled_launches, offences
 from tests.support.rendering import render_kernel
 from tests.support.targets import DEVICE, HOPPER, INTERPRETING, PLACES, TARGET
 
@@ -238,6 +239,28 @@ def test_refusals_name_what_is_wrong(place: str) -> None:
     cache = torch.zeros(2, 24, 2, 32, dtype=DTYPES["bf16"], device=q.device)
     with pytest.raises(ValueError, match="multiple of 16"):
         kernels.paged_attention(q, cache, cache, bounds[None], bounds, bounds[1:], 4)
+
+
+@pytest.mark.skipif(INTERPRETING, reason="compiles the text that the interpreter replaces")
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_hopper_text_holds_the_products_and_roundings_that_were_meant(dim: int) -> None:
+    heads = Heads(dim=dim, kv_block=64, split=1024)
+    q, k, v = heads.draw(128, "cpu", seed=11)
+    bounds = torch.tensor([0, 128], dtype=torch.int32)
+    paged = Paged.store(k, v, [0, 128], 16, seed=11)
+    kernels = heads.kernels("sm90")
+    with compiled_launches() as compiled:
+        kernels.attention(q, k, v, bounds)
+        kernels.paged_attention(q, paged.k, paged.v, paged.table.repeat(1, 20), bounds, bounds[1:], 128)
+        kernels.paged_attention(q[:1], paged.k, paged.v, paged.table.repeat(1, 20), bounds // 128, bounds[1:], 1)
+    names = [kernel.name for kernel in compiled]
+    assert names == ["_hopper_attention_kernel"] * 2 + ["_attention_kernel", "_attention_combine_kernel"]
+    for kernel in compiled:
+        # exp2 is ex2.approx.ftz, and so is a part of the log2 of lse, which only the backward reads; fma is as written
+        allowed = ("fused multiply-add", "approximate transcendental", "flush to zero")
+        assert offences(kernel.ptx, allowed) == (), kernel.name
+        assert kernel.shared <= 232448
+        assert ("wgmma" in kernel.ptx) == (kernel.name == "_hopper_attention_kernel")
 
 
 @on_hopper

@@ -91,7 +91,9 @@ def instance_problems(name: str, instance: Any, expected: type) -> list[str]:
     """Sentences on a framework's module that should be an adapter's and is not, or is shadowed or hooked."""
     if type(instance) is not expected:
         return [f"{name} is a {type(instance).__qualname__}, not the adapter's {expected.__qualname__}"]
-    problems = [f"{name}.{shadowed} is shadowed on the instance" for shadowed in ("forward",) if shadowed in vars(instance)]
+    problems = [
+        f"{name}.{shadowed} is shadowed on the instance" for shadowed in ("forward",) if shadowed in vars(instance)
+    ]
     if getattr(instance, "_forward_pre_hooks", None) or getattr(instance, "_forward_hooks", None):
         problems.append(f"{name} carries forward hooks")
     return problems

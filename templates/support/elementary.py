@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""exp and log in fp32 from separately rounded additions and multiplications: the same bits on every machine.
+"""exp, log and square root in fp32 whose bits are the same on every machine and for every shape.
 
-`elementary_triton` is the same arithmetic in Triton. Both reduce with ln 2 in two parts of 16 bits, whose products with
+exp and log are separately rounded additions and multiplications, and `elementary_triton` is the same arithmetic in
+Triton. Both reduce with ln 2 in two parts of 16 bits, whose products with
 the integer n are exact (Cody and Waite), so that fusing those two steps moves no bit.
 """
 
@@ -45,3 +46,12 @@ def log(x: torch.Tensor) -> torch.Tensor:
         p = (p + c) * z
     ln = k * LN2_HIGH + (f - (s * (f - p) - k * LN2_LOW))
     return torch.where(x < torch.inf, ln, x)
+
+
+def sqrt(x: torch.Tensor) -> torch.Tensor:
+    """The correctly rounded square root of fp32 x, as `tl.sqrt_rn`.
+
+    torch's own fp32 root on a CPU may come from a vector library that is off in the last place. Its float64 root,
+    even one place off, rounds to the right fp32: no root of an fp32 number lies that near to a rounding boundary.
+    """
+    return x.double().sqrt().float()

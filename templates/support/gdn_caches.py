@@ -30,6 +30,12 @@ class Caches(NamedTuple):
     betas: torch.Tensor  # [slots, HV, 64] fp32
 
 
+class States(NamedTuple):
+    """All that a chunk kernel without exact rows keeps: the state after the last row, [slots, HV, V, K] fp32."""
+
+    state: torch.Tensor
+
+
 def caches(
     slots: int,
     qk_heads: int,

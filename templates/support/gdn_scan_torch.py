@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .gdn_caches import Caches
+from .gdn_caches import Caches, States
 from .gdn_tiles_torch import BLOCK, CHUNK, block_diagonal, chunks, dot, exp2, spread, tile
 
 
@@ -20,7 +20,7 @@ def advance(s: torch.Tensor, u: torch.Tensor, G: torch.Tensor, last: torch.Tenso
 def scan(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, prepared: tuple[torch.Tensor, ...],
     cu_seqlens: torch.Tensor, scale: float, launch: Mapping[str, int], *,
-    caches: Caches | None = None, slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
+    caches: Caches | States | None = None, slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
     keep: bool = False, flush: bool = False, trace: bool = False, out: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Outputs [T,HV,V], and with `trace` the state before every chunk [T//64+B,HV,V,K] and U [T,HV,V]; else v."""
@@ -58,10 +58,10 @@ def scan(
             solved[here] = u.to(v.dtype).transpose(0, 1)[:rows]
         if rows == CHUNK or flush:
             s = advance(s, u, G, G[:, rows - 1], key)
-        elif keep and slot and caches is not None:
+        elif keep and slot and isinstance(caches, Caches):
             caches.residuals[slot, :, :rows] = residual[:, :rows]
         if keep and slot and start + rows == end and caches is not None:
             caches.state[slot] = s
-            if not flush:
+            if isinstance(caches, Caches):
                 caches.snapshot[slot] = s.to(v.dtype)
     return o, starts, solved

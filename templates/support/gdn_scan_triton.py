@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .gdn_caches import Caches
+from .gdn_caches import Caches, States
 from .gdn_prepare_triton import BLOCK, CHUNK
 
 
@@ -131,7 +131,7 @@ def _scan_kernel(
 def scan(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, prepared: tuple[torch.Tensor, ...],
     cu_seqlens: torch.Tensor, scale: float, launch: Mapping[str, int], *,
-    caches: Caches | None = None, slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
+    caches: Caches | States | None = None, slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
     keep: bool = False, flush: bool = False, trace: bool = False, out: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Outputs [T,HV,V], and with `trace` the state before every chunk [T//64+B,HV,V,K] and U [T,HV,V]; else v."""
@@ -139,7 +139,8 @@ def scan(
     o = torch.empty_like(v) if out else v
     starts = v.new_empty((tokens // 64 + sequences, v_heads, width, key_width)) if trace else v
     solved = torch.empty_like(v) if trace else v
-    state, snapshot, residuals = (v, v, v) if caches is None else (caches.state, caches.snapshot, caches.residuals)
+    state = v if caches is None else caches.state
+    snapshot, residuals = (caches.snapshot, caches.residuals) if isinstance(caches, Caches) else (v, v)
     block_v = min(launch["scan_block_v"], width)
     _scan_kernel[(width // block_v, sequences * v_heads)](
         q, k, v, beta, *prepared, o, cu_seqlens, state, snapshot, residuals,

@@ -267,10 +267,15 @@ def _describe(x: torch.Tensor, chunk: int) -> tuple[TensorDescriptor, int, int, 
     return TensorDescriptor(x, shape, [token, 1], [chunk, width], layout), page // token, rows, columns
 
 
-def describable(x: torch.Tensor) -> bool:
-    """Whether pages and heads lie a whole number of rows apart, or heads inside a row."""
-    token, head = x.stride(-3), x.stride(-2)
-    return (x.dim() == 3 or x.stride(0) % token == 0) and (head % token == 0 or head < token)
+def fits(q: torch.Tensor, *caches: torch.Tensor) -> bool:
+    """Whether `hopper_attention` takes these heads, and pages and heads that lie whole rows apart or inside a row."""
+    group, width = q.shape[1] // caches[0].shape[-2], q.shape[2]
+    regular = (
+        (x.dim() == 3 or x.stride(0) % x.stride(-3) == 0)
+        and (x.stride(-2) % x.stride(-3) == 0 or x.stride(-2) < x.stride(-3))
+        for x in caches
+    )
+    return group <= 64 and width >= 64 and all(regular)
 
 
 def hopper_attention(
@@ -287,7 +292,7 @@ def hopper_attention(
     kv_block: int,
     split: int,
 ) -> None:
-    """As `attention_tiles`, for at most 64 query heads a key head and `describable` keys and values."""
+    """As `attention_tiles`, for what `fits`."""
     tokens, heads, width = q.shape
     group = heads // k.shape[-2]
     sequences = query_start.shape[0] - 1

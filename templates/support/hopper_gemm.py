@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-BLOCK_K = 64
+BLOCK_K = gl.constexpr(64)
 SHARED_BYTES = 226 << 10  # of the 227 KiB a program may have; the rest holds barriers
 
 
@@ -41,7 +41,7 @@ def _next(slot, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.constexpr, K: gl.constexpr,
-          BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+          BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
     slot = 0
     phase = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -74,10 +74,13 @@ def _chain(x_tiles, w_tiles, full, empty, slot, phase, STEPS: gl.constexpr, BLOC
 
 
 @gluon.jit
-def _multiply(out, staging, kept, x_tiles, w_tiles, full, empty, rows, tiles, HALF: gl.constexpr, N: gl.constexpr,
-              K: gl.constexpr, LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr, BLOCK_N: gl.constexpr,
-              BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, tiles, HALF: gl.constexpr,
+              N: gl.constexpr, K: gl.constexpr, LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr, BLOCK_N: gl.constexpr,
+              STAGES: gl.constexpr, GROUP: gl.constexpr, STAGED: gl.constexpr):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    m = HALF * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
+    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))[None, :]
+    park = parked + (gl.program_id(0) * 128 + m) * BLOCK_N + n
     slot = 0
     phase = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -87,45 +90,58 @@ def _multiply(out, staging, kept, x_tiles, w_tiles, full, empty, rows, tiles, HA
                                        STAGES, layout)  # fmt: skip
             sums = sums.to(LEAF_DTYPE).to(gl.float32)
             if leaf % 2 == 1:
-                sums = pair + sums  # noqa: F821
+                sums = (gl.load(park) if BLOCK_N == 256 else pair) + sums  # noqa: F821
             if leaf % 4 == 3:
                 sums = kept.index(0).load(layout) + sums
             if leaf % 8 == 7:
                 sums = kept.index(1).load(layout) + sums
             if leaf + 1 < LEAVES:
                 if leaf % 2 == 0:
-                    pair = sums  # noqa: F841
+                    if BLOCK_N == 256:
+                        gl.store(park, sums)
+                    else:
+                        pair = sums  # noqa: F841
                 elif leaf % 4 == 1:
                     if leaf == 1:
                         tma.store_wait(0)
                     kept.index(0).store(sums)
                 else:
                     kept.index(1).store(sums)
-        if LEAVES < 4:
-            tma.store_wait(0)
-        staging.store(sums.to(out.dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(out, [row + HALF * 64, column], staging)
+        if STAGED:
+            if LEAVES < 4:
+                tma.store_wait(0)
+            staging.store(sums.to(out.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(out, [row + HALF * 64, column], staging)
+        else:
+            gl.store(out + (row + m).to(gl.int64) * N + column + n, sums, (row + m < rows) & (column + n < N))
     tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=["rows"])
-def _hopper_gemm_kernel(x, weight, out, rows, N: gl.constexpr, K: gl.constexpr, LEAVES: gl.constexpr,
-                        LEAF_DTYPE: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-                        GROUP: gl.constexpr):  # fmt: skip
+def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.constexpr, LEAVES: gl.constexpr,
+                        LEAF_DTYPE: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+                        STAGED: gl.constexpr):  # fmt: skip
+    """x, weight: descriptors. out: a bfloat16 descriptor (STAGED), or the address of float32.
+
+    Nodes of two leaves stay in registers, or at `parked` in L2 when the tile is 256 wide; those of four and eight stay
+    in shared memory, where the first also stages the output.
+    """
     x_upper = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
     x_lower = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
     w_tiles = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_N, BLOCK_K], weight.layout)
+    kept_layout: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
+    out_layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     if LEAVES >= 4:
         levels: gl.constexpr = 1 if LEAVES == 4 else 2
-        kept_layout: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
         kept_upper = gl.allocate_shared_memory(gl.float32, [levels, 64, BLOCK_N], kept_layout)
         kept_lower = gl.allocate_shared_memory(gl.float32, [levels, 64, BLOCK_N], kept_layout)
-        upper = kept_upper.index(0)._reinterpret(out.dtype, [64, BLOCK_N], out.layout)
-        lower = kept_lower.index(0)._reinterpret(out.dtype, [64, BLOCK_N], out.layout)
+        upper = kept_upper.index(0)._reinterpret(gl.bfloat16, [64, BLOCK_N], out_layout)
+        lower = kept_lower.index(0)._reinterpret(gl.bfloat16, [64, BLOCK_N], out_layout)
     else:
-        upper = gl.allocate_shared_memory(out.dtype, [64, BLOCK_N], out.layout)
-        lower = gl.allocate_shared_memory(out.dtype, [64, BLOCK_N], out.layout)
+        staged_rows: gl.constexpr = 64 if STAGED else 8
+        upper = gl.allocate_shared_memory(gl.bfloat16, [staged_rows, BLOCK_N], out_layout)
+        lower = gl.allocate_shared_memory(gl.bfloat16, [staged_rows, BLOCK_N], out_layout)
         kept_upper = upper
         kept_lower = lower
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -136,12 +152,12 @@ def _hopper_gemm_kernel(x, weight, out, rows, N: gl.constexpr, K: gl.constexpr, 
     tiles = (rows + 127) // 128 * ((N + BLOCK_N - 1) // BLOCK_N)
     gl.warp_specialize(
         [
-            (_multiply, (out, upper, kept_upper, x_upper, w_tiles, full, empty, rows, tiles,
-                         0, N, K, LEAVES, LEAF_DTYPE, BLOCK_N, BLOCK_K, STAGES, GROUP)),
-            (_multiply, (out, lower, kept_lower, x_lower, w_tiles, full, empty, rows, tiles,
-                         1, N, K, LEAVES, LEAF_DTYPE, BLOCK_N, BLOCK_K, STAGES, GROUP)),
+            (_multiply, (out, upper, kept_upper, parked, x_upper, w_tiles, full, empty, rows, tiles,
+                         0, N, K, LEAVES, LEAF_DTYPE, BLOCK_N, STAGES, GROUP, STAGED)),
+            (_multiply, (out, lower, kept_lower, parked, x_lower, w_tiles, full, empty, rows, tiles,
+                         1, N, K, LEAVES, LEAF_DTYPE, BLOCK_N, STAGES, GROUP, STAGED)),
             (_copy, (x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles,
-                     N, K, BLOCK_N, BLOCK_K, STAGES, GROUP)),
+                     N, K, BLOCK_N, STAGES, GROUP)),
         ],
         [4, 1],
         [240, 24],
@@ -149,7 +165,7 @@ def _hopper_gemm_kernel(x, weight, out, rows, N: gl.constexpr, K: gl.constexpr, 
 
 
 def _describe(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    layout = gl.NVMMASharedLayout(128, 8 * tensor.element_size(), 2)
+    layout = gl.NVMMASharedLayout(128, 16, 2)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
 
 
@@ -159,22 +175,27 @@ def hopper_gemm(
     out: torch.Tensor,
     *,
     leaves: int,
+    block_n: int,
     group: int,
     leaf_dtype: gl.dtype = gl.float32,
 ) -> None:
     """out [rows, N] = the tree over `leaves` (1, 2, 4, 8) of x [rows, K] times weight [N, K] transposed, rounded once.
 
     x and weight are contiguous bfloat16, aligned to 16 bytes, K a multiple of 64 * leaves; out is contiguous, bfloat16
-    or float32, N a multiple of 8. `group` row tiles share weights in L2; it moves no bit.
+    or float32, N a multiple of 8. Tiles are 128 rows by `block_n` outputs, 128 or (up to two leaves) 256; `group` row
+    tiles share weights in L2. Neither moves a bit.
     """
     rows, columns = out.shape
-    block_n = 256 if leaves == 1 and out.element_size() == 2 else 128
+    block_n = block_n if leaves <= 2 else 128
+    staged = out.dtype == torch.bfloat16
     tiles = triton.cdiv(rows, 128) * triton.cdiv(columns, block_n)
-    held = 128 * block_n * (out.element_size() if leaves < 4 else leaves)
-    stages = (SHARED_BYTES - held) // ((128 + block_n) * BLOCK_K * 2)
-    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
-    _hopper_gemm_kernel[(min(tiles, processors),)](
-        _describe(x, 64, BLOCK_K), _describe(weight, block_n, BLOCK_K), _describe(out, 64, block_n), rows,
-        columns, x.shape[1], leaves, leaf_dtype, block_n, BLOCK_K, stages, group,
+    programs = min(tiles, torch.cuda.get_device_properties(x.device).multi_processor_count)
+    held = 128 * block_n * (leaves if leaves >= 4 else 2 * staged)
+    stages = (SHARED_BYTES - held) // ((128 + block_n) * BLOCK_K.value * 2)
+    parked = out.new_empty(programs * 128 * block_n if leaves == 2 and block_n == 256 else 0, dtype=torch.float32)
+    _hopper_gemm_kernel[(programs,)](
+        _describe(x, 64, BLOCK_K.value), _describe(weight, block_n, BLOCK_K.value),
+        _describe(out, 64, block_n) if staged else out, parked, rows,
+        columns, x.shape[1], leaves, leaf_dtype, block_n, stages, group, staged,
         num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip

@@ -60,7 +60,9 @@ class Package:
 @cache
 def load() -> Package:
     """Read the contract and the lock of this package. Raises OSError or ValueError when one is missing or no JSON."""
-    contract, lock = (json.loads((ROOT / name).read_text(encoding="utf-8")) for name in ("contract.json", "isoexec.lock"))
+    contract, lock = (
+        json.loads((ROOT / name).read_text(encoding="utf-8")) for name in ("contract.json", "isoexec.lock")
+    )
     return Package(contract=contract, lock=lock)
 
 

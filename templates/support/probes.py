@@ -49,7 +49,9 @@ def _arguments(op: str, a: Mapping[str, Any], dtype: torch.dtype, device: str) -
             places = integers(0, 1, 77, a["max_positions"] // 2, a["max_positions"] - 1)
             return "rotary", (values(ROWS, 2, a["head_dim"]), places)
         case "attention":
-            q, k, v = (values(70, a[h], a["head_dim"], seed=s) for s, h in enumerate(("q_heads", "kv_heads", "kv_heads")))
+            q, k, v = (
+                values(70, a[h], a["head_dim"], seed=s) for s, h in enumerate(("q_heads", "kv_heads", "kv_heads"))
+            )
             return "attention", (q, k, v, integers(0, 1, 70, dtype=torch.int32))
         case "log_softmax":
             return "log_softmax", (values(ROWS, a["vocab"], dtype=torch.float32),)

@@ -91,7 +91,9 @@ OPERATORS = {
     "matmul": Operator(function="matmul", arguments="Tensor x, Tensor weight", fake=_columns),
     "partial": Operator(function="partial", arguments="Tensor x, Tensor weight", fake=_fp32_columns, whole=False),
     "combine": Operator(function="combine", arguments="Tensor parts", fake=_first),
-    "attention": Operator(function="attention", arguments="Tensor q, Tensor k, Tensor v, Tensor cu_seqlens", fake=_same),
+    "attention": Operator(
+        function="attention", arguments="Tensor q, Tensor k, Tensor v, Tensor cu_seqlens", fake=_same
+    ),
     "paged_attention": Operator(
         function="paged_attention",
         arguments="Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor query_start, Tensor seq_lens, "
@@ -116,7 +118,10 @@ OPERATORS = {
     ),
     "finish": Operator(function="finish", arguments="Tensor sums, Tensor target_logit", fake=_fp32_rows),
     "normaliser": Operator(
-        function="normaliser", arguments="Tensor sums", fake=lambda sums, *_: sums.new_empty(sums.shape[0], 2), whole=False
+        function="normaliser",
+        arguments="Tensor sums",
+        fake=lambda sums, *_: sums.new_empty(sums.shape[0], 2),
+        whole=False,
     ),
     "shard_gradient": Operator(
         function="shard_gradient",

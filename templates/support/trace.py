@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,7 +19,13 @@ from .bits import row_digests
 from .regions import BOUND, tapped
 from .tree_collectives import tree_sum
 
-Digests = dict[str, torch.Tensor]
+
+@dataclass(slots=True)
+class Trace:
+    """`digests[region]` is the sorted set of int64 row digests; `tokens` counts rows that entered the model."""
+
+    digests: dict[str, torch.Tensor] = field(default_factory=dict)
+    tokens: int = 0
 
 
 def widths() -> dict[str, int]:
@@ -41,19 +48,21 @@ def _root(region: str, operator: str, arguments: list[torch.Tensor], result: tor
 
 
 @contextmanager
-def collecting() -> Iterator[Digests]:
-    """Collect the sorted set of row digests of each region while the context is open; filled when it closes."""
-    cut, seen, digests = widths(), dict[str, list[torch.Tensor]](), Digests()
+def collecting() -> Iterator[Trace]:
+    """Collect row digests while the context is open; the trace is filled when it closes."""
+    cut, seen, trace = widths(), dict[str, list[torch.Tensor]](), Trace()
 
     def tap(region: str, operator: str, arguments: list[torch.Tensor], result: torch.Tensor) -> None:
+        if operator == "embedding":
+            trace.tokens += result.shape[0]
         if region == "logprobs" or operator == "partial":
             return  # log-probabilities are compared themselves; a partial is a node that depends on the number of ranks
         rows = _root(region, operator, arguments, result.detach())
         seen.setdefault(region, []).append(row_digests(rows.reshape(-1, cut.get(region, rows.shape[-1]))).unique())
 
     with tapped(tap):
-        yield digests
-    digests |= {region: torch.cat(parts).unique() for region, parts in sorted(seen.items())}
+        yield trace
+    trace.digests = {region: torch.cat(parts).unique() for region, parts in sorted(seen.items())}
 
 
 def missing(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> dict[str, int]:

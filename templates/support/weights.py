@@ -56,7 +56,9 @@ def load(pieces: Iterable[Piece], tensors: Mapping[str, torch.Tensor]) -> None:
     for piece in pieces:
         source = tensors.get(piece.name)
         if source is not None and (tuple(source.shape), source.dtype) != (piece.shape, piece.tensor.dtype):
-            problems.append(f"{piece.name} is {source.dtype} {tuple(source.shape)}, not {piece.tensor.dtype} {piece.shape}")
+            problems.append(
+                f"{piece.name} is {source.dtype} {tuple(source.shape)}, not {piece.tensor.dtype} {piece.shape}"
+            )
     if problems:
         raise ValueError("; ".join(sorted(set(problems))))
     for piece in pieces:
@@ -79,6 +81,7 @@ def fingerprints(pieces: Iterable[Piece]) -> list[dict[str, Any]]:
             "digest": f"{fingerprint(piece.tensor, piece.row, piece.column):016x}",
         }
         for piece in pieces
+        if piece.tensor.numel()
     ]
 
 

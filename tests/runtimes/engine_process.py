@@ -92,15 +92,25 @@ def bits(values: list[float]) -> torch.Tensor:
 
 def record(outputs: list[Any], prompts: list[list[int]], whole: bool, vocab: int) -> dict[str, Any]:
     """Sequences and the engine's log-probabilities of the sampled tokens (and of the prompts, if asked for)."""
-    found: dict[str, Any] = {"sequences": [], "prompts": [len(p) for p in prompts], "sampled": [], "prompt": [], "rows": []}
+    found: dict[str, Any] = {
+        "sequences": [],
+        "prompts": [len(p) for p in prompts],
+        "sampled": [],
+        "prompt": [],
+        "rows": [],
+    }
     for output, prompt in zip(outputs, prompts, strict=True):
         tokens = list(output.outputs[0].token_ids)
         found["sequences"].append(prompt + tokens)
         found["sampled"].append(bits([d[t].logprob for d, t in zip(output.outputs[0].logprobs, tokens, strict=True)]))
         if output.prompt_logprobs:
-            found["prompt"].append(bits([d[t].logprob for d, t in zip(output.prompt_logprobs[1:], prompt[1:], strict=True)]))
+            found["prompt"].append(
+                bits([d[t].logprob for d, t in zip(output.prompt_logprobs[1:], prompt[1:], strict=True)])
+            )
         if whole:
-            found["rows"].append(torch.stack([bits([d[t].logprob for t in range(vocab)]) for d in output.outputs[0].logprobs]))
+            found["rows"].append(
+                torch.stack([bits([d[t].logprob for t in range(vocab)]) for d in output.outputs[0].logprobs])
+            )
         found.setdefault("cached", []).append(output.num_cached_tokens or 0)
     return found
 
@@ -131,8 +141,10 @@ def main() -> None:
         if traced:
             ranks = llm.collective_rpc("isoexec_trace", args=(False,))
             found["digests"] = {
-                region: torch.tensor([d for rank in ranks for d in rank[region]], dtype=torch.int64) for region in ranks[0]
+                region: torch.tensor([d for rank in ranks for d in rank["digests"][region]], dtype=torch.int64)
+                for region in ranks[0]["digests"]
             }
+            found["computed"] = ranks[0]["tokens"]
         if job["contract"]:
             for case in ("engine_prefill", "engine_decode"):
                 llm.collective_rpc("isoexec_first_forward", args=(case,))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a trainer: scores what engines sampled. usage: trainer_process.py JOB.json RANK
 
-Job: contract, generated, model, tp, sp, port, runs (files of engine_process.py), batchings, out, mutations, digests.
+Job: name, contract, generated, model, tp, sp, port, out (folder), runs (names of engine_process.py's files there),
+batchings (the first one is traced), mutations, whole (the run whose whole distributions are computed).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,10 @@ def start(job: dict[str, Any], rank: int) -> Any:
     weights = importlib.import_module(f"{job['contract']}.adapters.megatron_weights")
     support = importlib.import_module(f"{job['contract']}.weights")
     config = adapter.transformer_config(
-        tensor_parallel=job["tp"], sequence_parallel=job["sp"], use_cpu_initialization=True, perform_initialization=False
+        tensor_parallel=job["tp"],
+        sequence_parallel=job["sp"],
+        use_cpu_initialization=True,
+        perform_initialization=False,
     )
     model = adapter.ContractModel(config)
     from safetensors.torch import load_file
@@ -91,25 +96,28 @@ def main() -> None:
     job, rank = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
     torch.set_num_threads(1)
     adapter, model = start(job, rank)
-    mutate = importlib.import_module("mutations").apply if job.get("mutations") else None
-    tap = importlib.import_module(f"{job['contract']}.trace")
-    result: dict[str, Any] = {}
-    for mutation in job.get("mutations") or [None]:
-        with mutate(job["contract"], mutation) if mutate and mutation else contextlib.nullcontext():
-            for run in job["runs"]:
-                sequences = torch.load(run)["sequences"]
-                for batching in job["batchings"]:
-                    collect = job.get("digests") and batching == job["batchings"][0]
-                    with tap.collecting() if collect else contextlib.nullcontext() as digests:
-                        key = "|".join(filter(None, (Path(run).stem, batching, mutation)))
-                        logprobs = scored(adapter, model, sequences, batching, job["tp"] if job["sp"] else 1)
-                        result[key] = {"logprobs": logprobs, "digests": digests}
-                if job.get("whole"):
-                    with torch.no_grad():
-                        result[f"{Path(run).stem}|whole"] = adapter.distributions(model, torch.tensor(sequences[job["whole"]]))
+    trace = importlib.import_module(f"{job['contract']}.trace")
     guard = importlib.import_module(f"{job['contract']}.guard")
+    result: dict[str, Any] = {}
+    for mutation in job.get("mutations", [""]):
+        wrong = importlib.import_module("mutations").apply(job["contract"], mutation) if mutation else nullcontext()
+        with wrong:
+            for run in job["runs"]:
+                sequences = torch.load(Path(job["out"]) / f"{run}.pt")["sequences"]
+                for batching in job["batchings"]:
+                    traced = batching == job["batchings"][0]
+                    with trace.collecting() if traced else nullcontext(trace.Trace()) as seen:
+                        logprobs = scored(adapter, model, sequences, batching, job["tp"] if job["sp"] else 1)
+                    result["|".join((run, batching, mutation))] = {"logprobs": logprobs, "digests": seen.digests}
+    if job.get("whole"):
+        sequences = torch.load(Path(job["out"]) / f"{job['whole']}.pt")["sequences"]
+        with torch.no_grad():
+            result["whole"] = [adapter.distributions(model, torch.tensor(sequence)) for sequence in sequences]
     guard.first_forward("trainer_score")
-    torch.save(result, f"{job['out']}.{rank}")
+    result["report"] = importlib.import_module(f"{job['contract']}.ledger").report(
+        importlib.import_module(f"{job['contract']}.regions").BOUND.ledger, side="trainer", rank=rank
+    )
+    torch.save(result, Path(job["out"]) / f"{job['name']}.{rank}.pt")
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stock frameworks disagree, bound ones do not: a tiny Qwen3 on a CPU, sampled by vLLM and trained by Megatron-core.
+
+usage: python -m examples.demo [PLOT.png]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from examples import tiny
+from isoexec_compiler import pipeline
+
+HERE = Path(__file__).resolve().parent
+CONTRACT = "tiny_dense"
+STEPS, SAMPLES, TOKENS, PROMPTS = 5, 4, 24, 8
+
+
+class Failed(RuntimeError):
+    """A process of the demo ended badly; the message is the end of its log."""
+
+
+def start(folder: Path, script: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """A process of the demo, its output in the folder."""
+    log = (folder / f"{script}.{'.'.join(arguments[1:]) or 'stock'}.log").open("w")
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", str(HERE / script), *arguments]
+    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+
+
+def wait_for(folder: Path, name: str, processes: list[subprocess.Popen[bytes]]) -> Any:
+    """What a process published under `name`. Raises Failed when one of them ends badly before."""
+    while not (folder / name).exists():
+        if any(process.poll() not in (None, 0) for process in processes):
+            logs = "\n".join(log.read_text()[-1500:] for log in sorted(folder.glob("*.log")))
+            raise Failed(f"waiting for {name}:\n{logs}")
+        time.sleep(0.1)
+    return torch.load(folder / name)
+
+
+def prepare(folder: Path) -> dict[str, Any]:
+    """Compile the contract, write the model and the job."""
+    source = HERE.parent / "contracts" / f"{CONTRACT}.yaml"
+    contract, problems = pipeline.load(source.read_bytes(), source.name)
+    if contract is None:
+        raise Failed("\n".join(problem.message for problem in problems))
+    pipeline.save(pipeline.build(contract), folder / "generated" / CONTRACT)
+    document = json.loads((folder / "generated" / CONTRACT / "contract.json").read_text())
+    tiny.write_model(folder / "model", document)
+    job = {
+        "generated": str(folder / "generated"),
+        "prompts": tiny.prompts(PROMPTS, document["model"]["config"]["vocab_size"], 40),
+        "samples": SAMPLES,
+        "tokens": TOKENS,
+        "steps": STEPS,
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    return job
+
+
+def line(found: dict[str, Any]) -> str:
+    return f"{found['differ']:>4} of {found['of']} differ   mean |d| {found['mean']:.1e}   max |d| {found['max']:.1e}"
+
+
+def plot(path: Path, stock: dict[str, Any], steps: list[dict[str, Any]]) -> None:
+    """Mean absolute difference by step; zero has a place of its own below the logarithmic axis."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
+    axis.axhline(stock["mean"], color="tab:red", label="stock vLLM against stock Megatron-core")
+    axis.plot(range(len(steps)), [s["mean"] for s in steps], "o-", color="tab:blue", label="bound to the contract")
+    axis.set_yscale("symlog", linthresh=1e-6)
+    axis.set_ylim(-2e-7, 1)
+    axis.set_xlabel("GRPO step, weights synchronised before each")
+    axis.set_ylabel("mean |log p difference|")
+    axis.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "demo.png")
+    console = Console(highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description:<58}"), BarColumn(), TimeElapsedColumn())
+    with tempfile.TemporaryDirectory() as name, Progress(*columns, console=console) as progress:
+        folder = Path(name)
+        processes: list[subprocess.Popen[bytes]] = []
+        bar = progress.add_task("compile the contract, write a random Qwen3", total=3 + STEPS)
+        try:
+            prepare(folder)
+            progress.update(bar, advance=1, description="stock vLLM samples, stock Megatron-core scores")
+            processes += [start(folder, "demo_engine.py", name, ""), start(folder, "demo_trainer.py", name, CONTRACT, "stock")]
+            stock = wait_for(folder, "stock.found", processes)
+            console.print(f"stock          {line(stock)}")
+            progress.update(bar, advance=1, description="bound vLLM and bound Megatron-core shake hands")
+            processes += [
+                start(folder, "demo_engine.py", name, CONTRACT),
+                start(folder, "demo_trainer.py", name, CONTRACT, "bound"),
+            ]
+            steps = []
+            for step in range(STEPS + 1):
+                steps.append(wait_for(folder, f"{step}.found", processes))
+                console.print(f"bound, step {step}  {line(steps[-1])}   reward {steps[-1]['reward']:.3f}")
+                progress.update(bar, advance=1, description="GRPO: sample, score, update, synchronise, compare")
+        finally:
+            for process in processes:
+                process.terminate()
+    plot(target, stock, steps)
+    total = sum(s["differ"] for s in steps)
+    console.print(f"{total} of {sum(s['of'] for s in steps)} log-probabilities differ; plot in {target}")
+    sys.exit(1 if total else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One engine process and one trainer process for many cells: starting them is what costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isoexec_compiler import pipeline
+from examples import tiny
+from tests.runtimes.comparison import MATRIX
+from tests.runtimes.processes import run_engine, run_trainer
+
+CONTRACTS = Path(__file__).resolve().parents[2] / "contracts"
+PLAIN = {"enforce_eager": True, "max_num_seqs": 32, "enable_prefix_caching": False, "max_logprobs": -1}
+SMALL = {**PLAIN, "block_size": 16}
+# Name, engine arguments, how to sample. Each is one way of scheduling the same requests.
+RUNS = (
+    {"name": "together", "engine": PLAIN, "whole": True, "max_tokens": 12},
+    {"name": "one_at_a_time", "engine": PLAIN, "alone": True, "max_tokens": 8},
+    {"name": "arriving_and_leaving", "engine": PLAIN, "staggered": True, "uneven": True, "max_tokens": 16},
+    {
+        "name": "chunks_of_32",
+        "engine": {**PLAIN, "max_num_batched_tokens": 32},
+        "prompt_logprobs": True,
+        "max_tokens": 12,
+    },
+    {"name": "chunks_of_100", "engine": {**PLAIN, "max_num_batched_tokens": 100, "block_size": 48}, "max_tokens": 12},
+    {
+        "name": "prefix_cold_then_warm",
+        "engine": {**SMALL, "enable_prefix_caching": True, "max_num_batched_tokens": 48, "max_num_seqs": 5},
+        "repeat": 2,
+        "max_tokens": 12,
+    },
+    {
+        "name": "prefix_page_32",
+        "engine": {**PLAIN, "enable_prefix_caching": True, "block_size": 32},
+        "repeat": 2,
+        "max_tokens": 8,
+    },
+    {
+        "name": "preempted",
+        "engine": {**SMALL, "num_gpu_blocks_override": 14, "max_num_batched_tokens": 64},
+        "max_tokens": 24,
+    },
+)
+LAYOUTS = {"tp1": (1, False), "tp2": (2, False), "tp2+sp": (2, True), "tp4+sp": (4, True)}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if MATRIX:
+        terminalreporter.section("differing log-probabilities and row digests, engine against trainer")
+        for cell in MATRIX:
+            terminalreporter.write_line(cell.line())
+
+
+class Workplace:
+    """A generated package of the tiny dense contract in one dtype, with a model and a folder for results."""
+
+    def __init__(self, root: Path, dtype: str) -> None:
+        pytest.importorskip("vllm", reason="the real vLLM is what is tested")
+        pytest.importorskip("megatron.core", reason="the real Megatron-core is what is tested")
+        self.contract = "tiny_dense" if dtype == "bf16" else f"tiny_dense_{dtype}"
+        text = (CONTRACTS / "tiny_dense.yaml").read_text()
+        text = text.replace("contract: tiny_dense", f"contract: {self.contract}").replace(
+            "dtype: bf16", f"dtype: {dtype}"
+        )
+        if dtype != "bf16":
+            text = text.replace("targets: [sm90, cpu]", "targets: [cpu]")
+        self.source = root / f"{self.contract}.yaml"
+        self.source.write_text(text)
+        self.generated, self.model, self.out = root / "generated", root / "model", root / "out"
+        self.out.mkdir()
+        compile_contract(self.source, self.generated)
+        self.document = json.loads((self.generated / self.contract / "contract.json").read_text())
+        self.prompts = tiny.prompts(20, self.document["model"]["config"]["vocab_size"], 60)
+        tiny.write_model(self.model, self.document)
+
+    def job(self, name: str, **more: Any) -> dict[str, Any]:
+        places = {key: str(getattr(self, key)) for key in ("generated", "model", "out")}
+        return {"name": name, "contract": self.contract, **places, **more}
+
+    def engine(
+        self, name: str, *runs: dict[str, Any], contract: str | None = None, **environment: str
+    ) -> dict[str, Any]:
+        job = self.job(name, runs=list(runs), prompts=self.prompts, vocab=256)
+        return run_engine(job if contract is None else {**job, "contract": contract}, **environment)
+
+    def trainer(self, name: str, *runs: str, layout: str = "tp1", **more: Any) -> list[dict[str, Any]]:
+        tp, sp = LAYOUTS[layout]
+        more = {"batchings": ["alone", "padded", "packed"], **more}
+        return run_trainer(self.job(name, runs=list(runs), tp=tp, sp=sp, **more))
+
+
+def compile_contract(source: Path, generated: Path) -> None:
+    """What `isoexec compile` does."""
+    contract, problems = pipeline.load(source.read_bytes(), source.name)
+    assert contract is not None, problems
+    pipeline.save(pipeline.build(contract), generated / contract.name)
+
+
+@pytest.fixture(scope="session")
+def bf16(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    return Workplace(tmp_path_factory.mktemp("bf16"), "bf16")
+
+
+@pytest.fixture(scope="session")
+def fp32(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    return Workplace(tmp_path_factory.mktemp("fp32"), "fp32")
+
+
+@pytest.fixture(scope="session")
+def sampled(bf16: Workplace) -> dict[str, Any]:
+    """What one engine process sampled, scheduled in every way of RUNS."""
+    return bf16.engine("engine", *RUNS)
+
+
+@pytest.fixture(scope="session")
+def scored(bf16: Workplace, sampled: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What the trainer computed for all of it, on every layout: {layout: results of each rank}."""
+    names = [run["name"] for run in RUNS]
+    found = {"tp1": bf16.trainer("trainer_tp1", *names, whole="together")}
+    for layout in ("tp2", "tp2+sp", "tp4+sp"):
+        found[layout] = bf16.trainer(f"trainer_{layout}", *names[:2], *names[3:5], layout=layout)
+    return found

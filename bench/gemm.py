@@ -53,7 +53,7 @@ class Case:
 
 
 NAMES = ("schedule", "block_m", "block_n", "num_warps", "num_stages", "group", "share")
-PERSISTENT = ("persistent", 128, 128, 4, 2, 8, 1)
+PERSISTENT = [("persistent", 128, n, 4, 2, 8, 1) for n in (128, 256)]
 
 
 def sequential(n: int, k: int, rows: int, *launches: tuple, block_k: int = 64) -> Case:
@@ -88,13 +88,13 @@ def persistent_group() -> Iterator[Case]:
     """Large products, each with a plain tile as the reference for bits."""
     plain, cut = tiles(128, (256, 8, 3), group=8), ("tiles", 128, 128, 8, 3, 8, 1)
     for n, k in ((4096, 4096), (6144, 4096), (24576, 4096), (4096, 12288)):
-        yield sequential(n, k, 8192, *plain, PERSISTENT)
-    for leaves in (2, 8):
-        for n, k in ((4096, 4096), (4096, 12288), (2048, 4096)):
-            yield tree(n, k, 8192, cut, PERSISTENT, leaves=leaves)
+        yield sequential(n, k, 8192, *plain, *PERSISTENT)
+    for n, k in ((4096, 4096), (4096, 12288), (2048, 4096)):
+        yield tree(n, k, 8192, cut, *PERSISTENT, leaves=2)
+        yield tree(n, k, 8192, cut, PERSISTENT[0])
     for rows in (256, 1024):
-        yield sequential(6144, 4096, rows, *tiles(64, (128, 4, 4), (256, 8, 3)), *plain, PERSISTENT)
-        yield tree(4096, 4096, rows, *shared(64, (1, 128, 4, 4), (2, 128, 4, 4)), cut, PERSISTENT)
+        yield sequential(6144, 4096, rows, *tiles(64, (128, 4, 4), (256, 8, 3)), *plain, *PERSISTENT)
+        yield tree(4096, 4096, rows, *shared(64, (1, 128, 4, 4), (2, 128, 4, 4)), cut, PERSISTENT[0])
 
 
 def narrow_group() -> Iterator[Case]:

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 
 def wrong_order(subject: Subject, finding: Finding, name: str, call: Call, result: tuple[torch.Tensor, ...]) -> None:
-    """Compare a result with the same sums in another order; where nothing is summed, with each row's neighbour."""
-    if call.reordered is None:
-        finding.control = finding.control or "the neighbouring row"
-        finding.control_differing += outputs_differing(tuple(out.roll(1, 0) for out in result), result)
-        return
-    finding.control = "the same sums in another order"
-    other = subject.run(name, call, call.reordered())
-    finding.control_differing += outputs_differing(tuple(call.restored(out) for out in other), result)
+    """Compare a result with the same sums in another order; where no sum shows that, with each row's neighbour."""
+    differing, wrong = 0, "the same sums in another order"
+    if call.reordered is not None:
+        other = subject.run(name, call, call.reordered())
+        differing = outputs_differing(tuple(call.restored(out) for out in other), result)
+    if not differing:
+        differing, wrong = outputs_differing(tuple(out.roll(1, 0) for out in result), result), "the neighbouring row"
+    if wrong not in finding.control:
+        finding.control = f"{finding.control}; {wrong}" if finding.control else wrong
+    finding.control_differing += differing

@@ -35,7 +35,7 @@ def table(results: Iterable[Result]) -> str:
             (
                 found.module,
                 found.law,
-                found.outcome if found.error is None else f"{found.outcome} {found.error:.2f}",
+                found.outcome if found.error is None else f"{found.outcome} {found.error:.2g}",
                 f"{found.compared:,}",
                 f"{found.differing:,}",
                 f"{found.control_differing:,}",

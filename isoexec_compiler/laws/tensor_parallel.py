@@ -11,6 +11,7 @@ from isoexec_compiler.plan import Kernel, Plan
 from isoexec_compiler.subject import Subject, outputs_differing
 
 SIZES = (1, 17, 65, 257, 1024)
+FEW = 17
 
 
 def _applies(kernel: Kernel, plan: Plan) -> bool:
@@ -45,8 +46,6 @@ def _examine(subject: Subject) -> Finding:
     finding.domain = {"ranks": list(subject.kernel.tp_sizes), "rows": done}
     return finding
 
-
-FEW = 17
 
 LAW = Law(
     name="tensor_parallel",

@@ -27,7 +27,6 @@ def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
     fused = draw.normal(rows, heads + 2 * groups, dim)
     q, k, v = fused.split((heads, groups, groups), 1)
     bounds = torch.tensor([0, rows // 3, rows // 3, rows], dtype=torch.int32, device=draw.device)
-    order = torch.randperm(dim, generator=draw.generator, device=draw.device)
     cache = draw.normal(POOL, 2, PAGE, groups, dim)
     table = draw.integers(rows, PAGES, below=POOL, dtype=torch.int32)
     lengths = 1 + draw.integers(rows, below=PAGES * PAGE, dtype=torch.int32)
@@ -42,13 +41,11 @@ def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
             arguments=(q, k, v, bounds),
             truth=lambda: (reference(q, k, v, bounds, scale=scale),),
             bound=2**-7,
-            reordered=lambda: (q[..., order].contiguous(), k[..., order].contiguous(), v, bounds),
         ),
         "paged_attention": Call(
             arguments=paged,
             rows=(0, 3, 5),
             counted={4: starts},
-            reordered=lambda: (q[..., order].contiguous(), cache[:, 0][..., order].contiguous(), *paged[2:]),
         ),
     }
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from isoexec_compiler.bind import bind
 from isoexec_compiler.contract import Contract, Placed, TopologyClaim
 from isoexec_compiler.contract_text import contract_text
+from isoexec_compiler.fields import show
 from isoexec_compiler.registry import CASES
 from isoexec_compiler.source import read
 from isoexec_compiler.span import Span
@@ -79,7 +80,10 @@ def test_every_part_knows_its_place() -> None:
     assert written(data, regions["attn"].key("head_dim")) == "head_dim"
     attn = next(s for s in contract.composition if s.region == "attn")
     assert written(data, attn.at("use")) == "attention_blocks"
-    assert written(data, attn.at("launch", "sm90", 1, "block_m")) == "128"
+    for i, bucket in enumerate(attn.launch["sm90"]):
+        for name, value in bucket.parameters.items():
+            assert written(data, attn.at("launch", "sm90", i, name)) == show(value)
+            assert written(data, attn.key("launch", "sm90", i, name)) == name
     down = next(s for s in contract.composition if s.region == "down")
     assert written(data, down.span) == "down"
     assert written(data, contract.model.at("config", "head_dim")) == "32"

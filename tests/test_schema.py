@@ -85,12 +85,12 @@ def asks_for_a_feature(data: Any) -> bool:
 
 def test_conform_agrees_with_jsonschema() -> None:
     random, contracts, verdicts = Random(0), kept(), []
-    for _ in range(1500):
+    for _ in range(200):
         data = mutant(random, random.choice(contracts)) if random.random() < 0.95 else mapping(random)
         valid = VALIDATOR.is_valid(data) and not asks_for_a_feature(data)
         assert bool(conform(document(data))) != valid, data
         verdicts.append(valid)
-    assert 300 < sum(verdicts) < 1200
+    assert 40 < sum(verdicts) < 160
 
 
 @pytest.mark.parametrize("key", sorted(FEATURES))

@@ -10,7 +10,7 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 def _recommend(attributes: Values) -> Settings:
     stages = 3 if int(attributes["head_dim"]) > 128 else 4
     decode: Values = {
-        "schedule": "tiles", "block_m": 16, "num_warps": 4, "num_stages": stages, "programs": 528,
+        "schedule": "tiles", "block_m": 16, "num_warps": 4, "num_stages": stages, "programs": 264,
     }  # fmt: skip
     prefill: Values = {
         "schedule": "warp_specialised", "block_m": 64, "num_warps": 4, "num_stages": 2, "programs": 0,

@@ -212,6 +212,7 @@ def attention_tiles(
     log2_scale: float,
     kv_block: int,
     split: int,
+    max_query: int,
     launch: Mapping[str, int],
 ) -> None:
     """Fills out [T, q_heads, D] and, if asked, lse [q_heads, T] with log2 of a row's sum of exp2(log2_scale * scores).
@@ -223,9 +224,11 @@ def attention_tiles(
     page, k_page, v_page = (k.shape[1], k.stride(0), v.stride(0)) if k.dim() == 4 else (0, 0, 0)
     group = heads // kv_heads
     block_m = max(launch["block_m"], _power_of_2(group))
-    slots = tokens // (block_m // group) + sequences  # at least the tiles of any division of the tokens into sequences
+    tile_tokens = block_m // group
+    slots = tokens // tile_tokens + sequences  # at least the tiles of any division of the tokens into sequences
+    tiles = sequences if max_query <= tile_tokens else slots
     splits = -(-block_table.shape[-1] * page // split)
-    ctas = max(1, min(splits, launch["programs"] // (slots * kv_heads)))
+    ctas = max(1, min(splits, launch["programs"] // (tiles * kv_heads)))
     parts = [torch.empty(0, dtype=torch.float32, device=q.device)] * 3
     if ctas > 1:
         shape = (splits, tokens, heads)

@@ -15,7 +15,7 @@ CASE_NOT_OFFERED = Code(
 An implementation is selected in a case it does not compute, such as the row form of a recurrence where whole sequences
 come in.
 
-    - {region: gdn_core, cases: [trainer_fwd], use: gdn_rxc_step}
+    - {region: gdn_core, cases: [trainer_fwd], use: gdn_native_step}
 
 The note lists the cases it is for.
 """,

@@ -18,10 +18,10 @@ Two cases select different arithmetic for one region: another implementation, an
 parameter that moves bits. Equal bits then no longer follow from sharing a kernel.
 
     composition:
-      - {region: gdn_core, cases: [trainer_fwd, trainer_score, engine_prefill], use: gdn_rxc_chunk}
-      - {region: gdn_core, cases: [engine_decode], use: gdn_rxc_step}
+      - {region: attn, cases: [trainer_fwd, trainer_score], use: attention_blocks, constants: {split: 1024, ...}}
+      - {region: attn, cases: [engine_prefill, engine_decode], use: attention_blocks, constants: {split: 512, ...}}
 
-Claim `{equal_bits: gdn_core, cases: [...]}`, which a law must cover; or a tolerance above 0 between the two cases,
+Claim `{equal_bits: attn, cases: [...]}`, which a law must cover; or a tolerance above 0 between the two cases,
 which says that their log-probabilities do differ; or select the same in both.
 """,
 )

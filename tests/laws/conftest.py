@@ -20,6 +20,12 @@ def place(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=[place for place in PLACES if place != "cpu"])
+def triton_place(request: pytest.FixtureRequest) -> str:
+    """A place that runs Triton text; none in a process with neither a Hopper GPU nor the interpreter."""
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)

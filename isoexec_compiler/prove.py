@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
@@ -23,7 +23,7 @@ from isoexec_compiler.subject import Subject, imported
 
 PROCESSES = 12
 # Laws that compile most come first, so that no process waits for the last one alone.
-ORDER = ("free_launch", "attention_resume", "rows_alone")
+ORDER = ("attention_resume", "rows_alone", "free_launch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,13 @@ def tasks(
     quick: bool = False,
     only: tuple[str, ...] = (),
 ) -> list[Task]:
-    """The tasks of one target; `seconds` is what all of them may take together. `only` names laws or regions."""
+    """The tasks of one target; `seconds` is about what all of them may take. `only` names laws or regions."""
     chosen = {
         (need.law.name, need.kernel.module)
         for need in needs(package.plan)
         if need.kernel.target == target and (not only or {need.law.name, need.kernel.region} & set(only))
     }
-    share = seconds * processes(target) / max(1, len(chosen))
+    share = seconds / (len(chosen) or 1) if processes(target) == 1 else seconds / 4
     heavy = {name: place for place, name in enumerate(ORDER)}
     ordered = sorted(chosen, key=lambda pair: (heavy.get(pair[0], len(ORDER)), pair))
     return [
@@ -88,10 +88,10 @@ def prove(work: list[Task]) -> Iterator[Result]:
     if not work:
         return
     count = processes(work[0].target)
-    pool: Executor = (
-        ThreadPoolExecutor(1) if count == 1 else ProcessPoolExecutor(count, mp_context=get_context("spawn"))
-    )
-    with pool:
+    if count == 1:
+        yield from map(run, work)
+        return
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         yield from pool.map(run, work)
 
 
@@ -122,6 +122,7 @@ def _examine(task: Task) -> Record:
         deadline=time.monotonic() + task.seconds,
         quick=task.quick,
     )
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes(task.target)))
     with torch.no_grad():
         finding: Finding = laws()[task.law].examine(subject)
     return evidence.record(

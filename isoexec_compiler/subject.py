@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 1024, 8192)
-FEWEST = 17
+FEWEST, QUICK = 17, 257
 DEVICE = {"sm90": "cuda", "cpu": "cpu"}
 SCALARS = {"sm90": 1 << 40, "cpu": 1 << 26}
 
@@ -71,7 +71,7 @@ class Subject:
 
     def calls(self, rows: int, draw: Draw) -> dict[str, Call]:
         """The calls of `rows` rows that this module has a function for."""
-        trial = importlib.import_module(f"isoexec_compiler.trials.{self.kernel.op}")
+        trial = trial_of(self.kernel)
         found: dict[str, Call] = trial.calls(self.kernel.attributes, rows, draw)
         return {name: call for name, call in found.items() if hasattr(self.module, name)}
 
@@ -80,7 +80,8 @@ class Subject:
         one = self.calls(1, self.draw())
         volume = max(sum(a.numel() for a in call.arguments if hasattr(a, "numel")) for call in one.values())
         most = max(FEWEST, SCALARS[self.kernel.target] // volume)
-        return tuple(rows for rows in ROWS if rows <= (min(most, 257) if self.quick else most))
+        limits = (most, getattr(trial_of(self.kernel), "MOST_ROWS", most), QUICK if self.quick else most)
+        return tuple(rows for rows in ROWS if rows <= min(limits))
 
     def run(
         self, name: str, call: Call, arguments: Arguments | None = None, module: ModuleType | None = None
@@ -104,6 +105,11 @@ class Subject:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8", newline="\n")
             return imported((self.kernel.dotted("relaunched"),), Path(folder))[0]
+
+
+def trial_of(kernel: Kernel) -> ModuleType:
+    """The file of `isoexec_compiler/trials/` that says how the kernel's op is tried."""
+    return importlib.import_module(f"isoexec_compiler.trials.{kernel.op}")
 
 
 def imported(names: tuple[str, ...], root: Path) -> list[ModuleType]:

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import importlib
-
 from isoexec_compiler import control
 from isoexec_compiler.law import Finding, Law
 from isoexec_compiler.plan import Kernel, Plan
-from isoexec_compiler.subject import Subject, outputs_differing
+from isoexec_compiler.subject import Subject, outputs_differing, trial_of
 
 SIZES = (1, 17, 65, 257, 1024)
 FEW = 17
@@ -16,12 +14,12 @@ RANKS = (2, 4, 8, 16)
 
 
 def _applies(kernel: Kernel, plan: Plan) -> bool:
-    return hasattr(importlib.import_module(f"isoexec_compiler.trials.{kernel.op}"), "spread")
+    return hasattr(trial_of(kernel), "spread")
 
 
 def _examine(subject: Subject) -> Finding:
     finding, known = Finding(), subject.rows()
-    spread = importlib.import_module(f"isoexec_compiler.trials.{subject.kernel.op}").spread
+    spread = trial_of(subject.kernel).spread
     ranks = [size for size in RANKS if int(subject.kernel.attributes["experts"]) % size == 0]
     done = []
     for rows in (size for size in SIZES if size in known):

@@ -4,15 +4,22 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 from isoexec_compiler import control
 from isoexec_compiler.law import Finding, Law
 from isoexec_compiler.plan import Kernel, Plan
 from isoexec_compiler.registry import Value, Values, implementations
 from isoexec_compiler.subject import Subject, outputs_differing
+from isoexec_compiler.trial import Call
 
 SIZES = (1, 17, 257)
+PATIENCE = 20.0
+Expected = dict[tuple[int, str], tuple[Call, tuple[Any, ...]]]
 
 
 def _applies(kernel: Kernel, plan: Plan) -> bool:
@@ -44,7 +51,7 @@ def _choices(field: object) -> tuple[Value, ...]:
 def _examine(subject: Subject) -> Finding:
     finding, known = Finding(), subject.rows()
     drawn = {rows: subject.draw(rows) for rows in SIZES if rows in known}
-    expected = {
+    expected: Expected = {
         (rows, name): (call, subject.run(name, call))
         for rows, draw in drawn.items()
         for name, call in subject.calls(rows, draw).items()
@@ -59,18 +66,42 @@ def _examine(subject: Subject) -> Finding:
             break
         module = subject.relaunched(((None, parameters),))
         try:
-            for (_, name), (call, result) in expected.items():
-                finding.differing += outputs_differing(subject.run(name, call, module=module), result)
-                finding.compared += sum(out.numel() for out in result)
+            with _limit(PATIENCE):
+                differing = _differing(subject, module, expected)
         except Exception as error:  # whatever the compiler or the device says of parameters it cannot run
             finding.refused[" ".join(f"{k}={v}" for k, v in parameters.items())] = f"{type(error).__name__}: {error}"[:120]
             continue
+        finding.differing += differing
+        finding.compared += sum(out.numel() for _, result in expected.values() for out in result)
         tried += 1
     for rows, draw in drawn.items():
         if rows > 1:
             finding.fired += draw.fired
     finding.domain = {"rows": list(drawn), "launches": tried, "declared": len(declared)}
     return finding
+
+
+def _differing(subject: Subject, module: ModuleType, expected: Expected) -> int:
+    return sum(
+        outputs_differing(subject.run(name, call, module=module), result)
+        for (_, name), (call, result) in expected.items()
+    )
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError within when `seconds` pass: some tiles take the assembler minutes. Main thread only."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not compiled and run in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 LAW = Law(

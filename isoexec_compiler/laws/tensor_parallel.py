@@ -3,25 +3,22 @@
 
 from __future__ import annotations
 
-import importlib
-
 from isoexec_compiler import control
 from isoexec_compiler.law import Finding, Law
 from isoexec_compiler.plan import Kernel, Plan
-from isoexec_compiler.subject import Subject, outputs_differing
+from isoexec_compiler.subject import Subject, outputs_differing, trial_of
 
 SIZES = (1, 17, 65, 257, 1024)
 FEW = 17
 
 
 def _applies(kernel: Kernel, plan: Plan) -> bool:
-    trial = importlib.import_module(f"isoexec_compiler.trials.{kernel.op}")
-    return max(kernel.tp_sizes) > 1 and hasattr(trial, "sharded") and kernel.attributes.get("split") != "none"
+    return max(kernel.tp_sizes) > 1 and hasattr(trial_of(kernel), "sharded") and kernel.attributes.get("split") != "none"
 
 
 def _examine(subject: Subject) -> Finding:
     finding, known = Finding(), subject.rows()
-    sharded = importlib.import_module(f"isoexec_compiler.trials.{subject.kernel.op}").sharded
+    sharded = trial_of(subject.kernel).sharded
     done: dict[str, list[int]] = {}
     for rows in (size for size in SIZES if size in known):
         if subject.late() and done and rows > FEW:

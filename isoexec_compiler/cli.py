@@ -153,6 +153,31 @@ def prove(
 
 
 @app.command()
+def reveal(
+    contract: Annotated[Path, typer.Argument(help="A compiled contract.", show_default=False)],
+    target: Annotated[str, typer.Option(help="Which kernels to look at.")],
+    output: Output = Path("generated"),
+    region: Annotated[list[str] | None, typer.Option(help="Matrix products to restrict it to.")] = None,
+    stock: Annotated[bool, typer.Option("--stock", help="Also look at torch.mm, for comparison.")] = False,
+    format: Formats = None,
+) -> None:
+    """Find the order in which matrix products really add, from their outputs alone, and compare it with the contract."""
+    from isoexec_compiler import machine
+    from isoexec_compiler import reveal as finder
+
+    package = pipeline.build(_load(_read(contract), contract, format))
+    try:
+        machine.present(target)
+    except (RuntimeError, ImportError) as error:
+        _usage(str(error))
+    agree = True
+    for found in finder.reveal(package.plan, target, output / package.plan.contract, tuple(region or ()), stock=stock):
+        agree &= found.agrees or found.stock
+        sys.stdout.write(finder.sentence(found))
+    raise typer.Exit(0 if agree else WRONG)
+
+
+@app.command()
 def support(contracts: Contracts, output: Output = Path("generated")) -> None:
     """Print the table of what the evidence of generated packages shows."""
     from isoexec_compiler import claims, proof_report

@@ -68,7 +68,9 @@ class Law:
 def laws() -> Mapping[str, Law]:
     """Every law by name, in order of name."""
     package = importlib.import_module("isoexec_compiler.laws")
-    found = [importlib.import_module(f"{package.__name__}.{m.name}").LAW for m in pkgutil.iter_modules(package.__path__)]
+    found = [
+        importlib.import_module(f"{package.__name__}.{m.name}").LAW for m in pkgutil.iter_modules(package.__path__)
+    ]
     return {law.name: law for law in sorted(found, key=lambda law: law.name)}
 
 

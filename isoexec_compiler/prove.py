@@ -71,9 +71,7 @@ def tasks(
     heavy = {name: place for place, name in enumerate(ORDER)}
     ordered = sorted(chosen, key=lambda pair: (heavy.get(pair[0], len(ORDER)), pair))
     return [
-        Task(
-            path=path, folder=folder, module=module, target=target, law=law, seed=seed, seconds=share, quick=quick
-        )
+        Task(path=path, folder=folder, module=module, target=target, law=law, seed=seed, seconds=share, quick=quick)
         for law, module in ordered
     ]
 

@@ -69,7 +69,9 @@ def _examine(subject: Subject) -> Finding:
             with _limit(PATIENCE):
                 differing = _differing(subject, module, expected)
         except Exception as error:  # whatever the compiler or the device says of parameters it cannot run
-            finding.refused[" ".join(f"{k}={v}" for k, v in parameters.items())] = f"{type(error).__name__}: {error}"[:120]
+            finding.refused[" ".join(f"{k}={v}" for k, v in parameters.items())] = f"{type(error).__name__}: {error}"[
+                :120
+            ]
             continue
         finding.differing += differing
         finding.compared += sum(out.numel() for _, result in expected.values() for out in result)

@@ -13,7 +13,9 @@ FEW = 17
 
 
 def _applies(kernel: Kernel, plan: Plan) -> bool:
-    return max(kernel.tp_sizes) > 1 and hasattr(trial_of(kernel), "sharded") and kernel.attributes.get("split") != "none"
+    return (
+        max(kernel.tp_sizes) > 1 and hasattr(trial_of(kernel), "sharded") and kernel.attributes.get("split") != "none"
+    )
 
 
 def _examine(subject: Subject) -> Finding:

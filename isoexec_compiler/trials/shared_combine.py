@@ -16,7 +16,5 @@ def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
     hidden = int(attributes["hidden"])
     routed, shared = draw.rows(rows, hidden), draw.rows(rows, hidden)
     gate = draw.normal(rows, dtype=torch.float32).sigmoid()
-    call = Call(
-        arguments=(routed, shared, gate), rows=(0, 1, 2), truth=lambda: (reference(routed, shared, gate),)
-    )
+    call = Call(arguments=(routed, shared, gate), rows=(0, 1, 2), truth=lambda: (reference(routed, shared, gate),))
     return {"shared_combine": call}

@@ -8,15 +8,22 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 
 def _recommend(attributes: Values) -> Settings:
-    launch = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 2, "step_block_v": 128, "step_warps": 8}
+    launch = {
+        "scan_block_v": 64,
+        "scan_warps": 4,
+        "scan_stages": 3,
+        "row_warps": 4,
+        "step_block_v": 64,
+        "step_warps": 4,
+    }
     return Settings(
         constants={"chunk": 64, "block": 16, "state": "fp32", "snapshot": "bf16"}, launch={"sm90": ((None, launch),)}
     )
 
 
 def _problems(attributes: Values, constants: Values) -> Iterator[str]:
-    if int(attributes["v_heads"]) % int(attributes["qk_heads"]):
-        yield f"{attributes['v_heads']} value heads cannot share {attributes['qk_heads']} key heads equally"
+    if int(attributes["v_heads"]) not in (group * int(attributes["qk_heads"]) for group in (1, 2, 4, 8)):
+        yield f"{attributes['v_heads']} value heads cannot share {attributes['qk_heads']} key heads by 1, 2, 4 or 8"
     for name in ("key_dim", "value_dim"):
         if int(attributes[name]) not in (64, 128):
             yield f"{name} {attributes[name]} is neither 64 nor 128"
@@ -60,7 +67,8 @@ IMPLEMENTATION = Implementation(
             "step_block_v": Field(
                 type="int", choices=(32, 64, 128), free=True, doc="value columns of one step program"
             ),
-            "step_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps of one step program"),
+            "step_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of one step program"),
+            "row_warps": Field(type="int", choices=(1, 2, 4), free=True, doc="warps of the step's first launch"),
         }
     },
     problems=_problems,

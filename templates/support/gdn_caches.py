@@ -30,6 +30,20 @@ class Caches(NamedTuple):
     betas: torch.Tensor  # [slots, HV, 64] fp32
 
 
+class CprCaches(NamedTuple):
+    """What chunkwise-parallel recurrence keeps: the chain, the open chunk's running state, and its rows.
+
+    Bytes per sequence and value head at K = V = 128: 65,536 + 65,536 + 16,384 + 512; keys 16,384 per query/key head.
+    """
+
+    state: torch.Tensor  # [slots, HV, V, K] fp32: the chain at the last chunk edge
+    running: torch.Tensor  # [slots, HV, V, K] fp32: the state after the last row of the open chunk
+    keys: torch.Tensor  # [slots, H, 64, K] bf16
+    values: torch.Tensor  # [slots, HV, 64, V] bf16
+    gates: torch.Tensor  # [slots, HV, 64] fp32: g
+    betas: torch.Tensor  # [slots, HV, 64] fp32
+
+
 class States(NamedTuple):
     """All that a chunk kernel without exact rows keeps: the state after the last row, [slots, HV, V, K] fp32."""
 
@@ -61,3 +75,14 @@ def caches(
         gates=new(v_heads, CHUNK, like=torch.float32),
         betas=new(v_heads, CHUNK, like=torch.float32),
     )
+
+
+def cpr_caches(
+    slots: int, qk_heads: int, v_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device | str
+) -> CprCaches:
+    """The same for chunkwise-parallel recurrence."""
+    state = torch.empty((2, slots, v_heads, value_dim, key_dim), dtype=torch.float32, device=device)
+    scalars = torch.empty((2, slots, v_heads, CHUNK), dtype=torch.float32, device=device)
+    keys = torch.empty((slots, qk_heads, CHUNK, key_dim), dtype=dtype, device=device)
+    values = torch.empty((slots, v_heads, CHUNK, value_dim), dtype=dtype, device=device)
+    return CprCaches(state[0], state[1], keys, values, scalars[0], scalars[1])

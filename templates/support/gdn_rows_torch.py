@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import torch
 
-from .gdn_caches import Caches
+from .gdn_caches import Caches, CprCaches
 from .gdn_tiles_torch import CHUNK
 
 
 def gather(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
-    cu_seqlens: torch.Tensor, caches: Caches, slots: torch.Tensor, open_rows: torch.Tensor,
+    cu_seqlens: torch.Tensor, caches: Caches | CprCaches, slots: torch.Tensor, open_rows: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """q, k, v, g, beta with every sequence's `open_rows` cached rows before its new ones; their cu_seqlens; the place of
     each new row."""
@@ -32,11 +32,11 @@ def gather(
 
 def stow(
     k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, solved: tuple[torch.Tensor, ...] | None,
-    cu_seqlens: torch.Tensor, caches: Caches, slots: torch.Tensor,
+    cu_seqlens: torch.Tensor, caches: Caches | CprCaches, slots: torch.Tensor,
 ) -> None:  # fmt: skip
     """The open chunk's rows of every sequence into its slot; `solved` are decay and inverse, None leaves them out."""
     pairs = [(caches.keys, k), (caches.values, v), (caches.gates, g), (caches.betas, beta)]
-    if solved is not None:
+    if solved is not None and isinstance(caches, Caches):
         pairs += list(zip((caches.decay, caches.inverse), solved, strict=True))
     for i, slot in enumerate(slots.tolist()):
         end = int(cu_seqlens[i + 1])

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .gdn_caches import Caches
+from .gdn_caches import Caches, CprCaches
 
 CHUNK = tl.constexpr(64)
 BLOCK = tl.constexpr(16)
@@ -93,7 +93,7 @@ def _stow_kernel(
 
 def gather(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
-    cu_seqlens: torch.Tensor, caches: Caches, slots: torch.Tensor, open_rows: torch.Tensor,
+    cu_seqlens: torch.Tensor, caches: Caches | CprCaches, slots: torch.Tensor, open_rows: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """q, k, v, g, beta with every sequence's `open_rows` cached rows before its new ones; their cu_seqlens; the place of
     each new row. Room for 63 cached rows a sequence is always taken, so that no size is read from the device."""
@@ -115,14 +115,15 @@ def gather(
 
 def stow(
     k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, solved: tuple[torch.Tensor, ...] | None,
-    cu_seqlens: torch.Tensor, caches: Caches, slots: torch.Tensor,
+    cu_seqlens: torch.Tensor, caches: Caches | CprCaches, slots: torch.Tensor,
 ) -> None:  # fmt: skip
     """The open chunk's rows of every sequence into its slot; `solved` are decay and inverse, None leaves them out."""
     (heads, key_width), (v_heads, width) = k.shape[1:], v.shape[1:]
     decay, inverse = (g, k) if solved is None else solved
+    kept = (caches.decay, caches.inverse) if isinstance(caches, Caches) else (g, k)
     _stow_kernel[(slots.shape[0], v_heads)](
         k, v, g, beta, decay, inverse, cu_seqlens, slots,
-        caches.keys, caches.values, caches.gates, caches.betas, caches.decay, caches.inverse,
+        caches.keys, caches.values, caches.gates, caches.betas, *kept,
         H=heads, HV=v_heads, K=key_width, V=width, SOLVED=solved is not None,
         num_warps=4, num_stages=1, enable_fp_fusion=False,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .gdn_caches import Caches, States
+from .gdn_caches import Caches, CprCaches, States
 from .gdn_prepare_triton import BLOCK, CHUNK
 
 
@@ -68,12 +68,12 @@ def _scan_kernel(
     q, k, v, beta, decay, inverse, coupling, readout, own, out, cu_seqlens,
     state, snapshot, residuals, slots, origin, starts, solved, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
-    OUT: tl.constexpr, RESUME: tl.constexpr, KEEP: tl.constexpr, FLUSH: tl.constexpr, TRACE: tl.constexpr,
+    OUT: tl.constexpr, RESUME: tl.constexpr, KEEP: tl.constexpr, FLUSH: tl.constexpr, OPEN: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     """Chunk after chunk of one sequence, for one head and a block of value columns.
 
     OUT: outputs are written. RESUME: a sequence with origin > 0 starts from its cached state. KEEP: the last chunk edge's
-    state and the open chunk's R go to the caches; FLUSH: the state after the last row instead. TRACE: every chunk's first
+    state goes to its slot, with OPEN its snapshot and the open chunk's R too; FLUSH: the state after the last row instead. TRACE: every chunk's first
     state goes to `starts`, rounded, and U to `solved`.
     """
     value = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
@@ -118,20 +118,20 @@ def _scan_kernel(
             tl.store(solved + place, tl.trans(u.to(tl.bfloat16)), mask=(r < rest)[:, None])
         if FLUSH:
             s = _advance(s, u, G, tl.load(decay + (at + rest - 1) * HV + head), key)
-        if KEEP and not FLUSH:
+        if KEEP and OPEN:
             kept_r = residuals + unit * (CHUNK * V) + r[None, :] * V + value[:, None]
             tl.store(kept_r, residual, mask=(r < rest)[None, :] & (slot > 0))
     if KEEP:
         kept_s = (slot > 0) & (rows > 0)
         tl.store(state + unit * (V * K) + inner, s, mask=kept_s)
-        if not FLUSH:
+        if OPEN:
             tl.store(snapshot + unit * (V * K) + inner, s.to(tl.bfloat16), mask=kept_s)
 
 
 def scan(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, prepared: tuple[torch.Tensor, ...],
     cu_seqlens: torch.Tensor, scale: float, launch: Mapping[str, int], *,
-    caches: Caches | States | None = None, slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
+    caches: Caches | CprCaches | States | None = None, slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
     keep: bool = False, flush: bool = False, trace: bool = False, out: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Outputs [T,HV,V], and with `trace` the state before every chunk [T//64+B,HV,V,K] and U [T,HV,V]; else v."""
@@ -146,7 +146,7 @@ def scan(
         q, k, v, beta, *prepared, o, cu_seqlens, state, snapshot, residuals,
         cu_seqlens if slots is None else slots, cu_seqlens if origin is None else origin, starts, solved, scale,
         H=heads, HV=v_heads, K=key_width, V=width, BLOCK_V=block_v,
-        OUT=out, RESUME=origin is not None, KEEP=keep, FLUSH=flush, TRACE=trace,
+        OUT=out, RESUME=origin is not None, KEEP=keep, FLUSH=flush, OPEN=isinstance(caches, Caches), TRACE=trace,
         num_warps=launch["scan_warps"], num_stages=launch["scan_stages"], enable_fp_fusion=False,
     )  # fmt: skip
     return o, starts, solved

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MoE layer against vLLM's fused experts and cuBLAS: `python -m bench.moe [--quick]`.
+"""The MoE layer against vLLM's fused experts and cuBLAS: `python -m bench.moe [--quick | --profile]`.
 
 Weights of all experts exceed L2, so that no run is warm by accident; ours and the peer's run in turn in CUDA graphs.
 """
@@ -214,10 +214,31 @@ def measure(shape: Shape, tokens: int, only: tuple[str, ...] = ()) -> Iterator[h
         yield harness.row(f"{name} {shape.name} T={tokens}", mine, peer_name, theirs, floor, goal)
 
 
+def profile(shape: Shape, tokens: int) -> None:
+    """Print the device time of each kernel of a layer, ours and the peer's."""
+    layer = Layer(shape, tokens)
+    for name, run in (("ours", layer.experts), ("vLLM", vllm_experts(layer))):
+        if run is None:
+            continue
+        run()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+            for _ in range(5):
+                run()
+            torch.cuda.synchronize()
+        for event in sorted(found.key_averages(), key=lambda event: -event.self_device_time_total)[:9]:
+            print(f"{shape.name} T={tokens} {name}: {event.self_device_time_total / 5:8.1f} us  {event.key[:80]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two token counts of one model")
+    parser.add_argument("--profile", action="store_true", help="the time of each kernel instead of the table")
     arguments = parser.parse_args()
+    if arguments.profile:
+        for tokens in (1, 64, 8192):
+            profile(QWEN3_5, tokens)
+        return
     counts = (64, 8192) if arguments.quick else (1, 16, 64, 256, 1024, 4096, 8192, 20480)
     rows = [row for tokens in counts for row in measure(QWEN3_5, tokens)]
     if not arguments.quick:

@@ -34,7 +34,9 @@ def launches(shape: Shape, stage: str, tokens: int) -> Iterator[Values]:
         if stage == "gate_up":
             yield from ({**launch, "block_k": k} for k in ((64, 128) if m < 64 else (64,)))
         elif m * n <= 128 * 128:
-            yield launch
+            yield {"schedule": "tiles", **launch}
+    if stage == "down" and mean > 4:
+        yield {"schedule": "resident", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}
 
 
 def compile_one(job: Job) -> str | None:

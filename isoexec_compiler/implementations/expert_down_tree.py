@@ -11,13 +11,23 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 def _recommend(attributes: Values) -> Settings:
     experts = int(attributes["experts"])
+    resident = int(attributes["width"]) <= 768 and int(attributes["hidden"]) % 64 == 0
     return Settings(
         constants={"leaves": 8},
         launch={
             "sm90": (
-                (8 * experts, {"block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 3}),
-                (64 * experts, {"block_m": 32, "block_n": 128, "num_warps": 4, "num_stages": 4}),
-                (None, {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}),
+                (8 * experts, {"schedule": "tiles", "block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 3}),
+                (64 * experts, {"schedule": "tiles", "block_m": 32, "block_n": 128, "num_warps": 4, "num_stages": 4}),
+                (
+                    None,
+                    {
+                        "schedule": "resident" if resident else "tiles",
+                        "block_m": 64,
+                        "block_n": 128,
+                        "num_warps": 8,
+                        "num_stages": 4,
+                    },
+                ),
             )
         },
     )
@@ -50,6 +60,12 @@ IMPLEMENTATION = Implementation(
     constants={"leaves": Field(type="int", choices=(1, 2, 4, 8), doc="equal contiguous parts of the summed axis")},
     launch={
         "sm90": {
+            "schedule": Field(
+                type="enum",
+                choices=("tiles", "resident"),
+                free=True,
+                doc="one program a tile; or a tile's rows resident in shared memory while the weight streams past",
+            ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of one tile"),
             "block_n": Field(type="int", choices=(32, 64, 128, 256), free=True, doc="columns of one tile"),
             "num_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps in one program"),

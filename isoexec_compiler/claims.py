@@ -28,8 +28,8 @@ Run `isoexec prove` on the contract for that target, on a machine that has it, a
 STALE = Code(
     id="L331",
     title="evidence is stale",
-    manual="""There is evidence, but of another kernel text, launch table, architecture or toolchain than the package and
-this machine have now. It says nothing of what would run.
+    manual="""There is evidence, but of another kernel text, launch table, architecture or toolchain than the package
+and this machine have now. It says nothing of what would run.
 
 Run `isoexec prove` again, and commit `evidence/`.
 """,
@@ -38,8 +38,8 @@ Run `isoexec prove` again, and commit `evidence/`.
 REFUTED = Code(
     id="L332",
     title="evidence refutes a claim",
-    manual="""A law was examined on this very kernel and did not hold: bits differed, an error exceeded its bound, or the
-comparison could not have failed (`blind`), so that it shows nothing.
+    manual="""A law was examined on this very kernel and did not hold: bits differed, an error exceeded its bound, or
+the comparison could not have failed (`blind`), so that it shows nothing.
 
 Read the record that the message names. Correct the kernel, or do not claim what it does not keep.
 """,
@@ -48,8 +48,8 @@ Read the record that the message names. Correct the kernel, or do not claim what
 ALTERED = Code(
     id="L333",
     title="evidence altered",
-    manual="""A file in `evidence/` is not a record whose SHA-256 is its name, or its outcome is not the one that its own
-counts imply: it was edited, cut off, or merged.
+    manual="""A file in `evidence/` is not a record whose SHA-256 is its name, or its outcome is not the one that its
+own counts imply: it was edited, cut off, or merged.
 
 Restore it from version control, or run `isoexec prove` again.
 """,

@@ -161,7 +161,7 @@ def reveal(
     stock: Annotated[bool, typer.Option("--stock", help="Also look at torch.mm, for comparison.")] = False,
     format: Formats = None,
 ) -> None:
-    """Find the order in which matrix products really add, from their outputs alone, and compare it with the contract."""
+    """Find the order in which matrix products really add, from their outputs alone; compare it with the contract."""
     from isoexec_compiler import machine
     from isoexec_compiler import reveal as finder
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def chosen(draw: Draw, tokens: int, top_k: int, experts: int) -> torch.Tensor:
-    """int32 [tokens, top_k]: different experts for each token; low ones are chosen far more often, some perhaps never."""
+    """int32 [tokens, top_k]: different experts for each token; low ones far more often, some perhaps never."""
     import torch
 
     skew = torch.linspace(4, 0, experts, device=draw.device)

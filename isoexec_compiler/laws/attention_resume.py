@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from isoexec_compiler.law import Finding, Law
@@ -88,7 +89,7 @@ def _store(
     """Keys and values of packed sequences in shuffled pages of a cache that is NaN wherever no key lies."""
     import torch
 
-    lengths = [end - start for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    lengths = [end - start for start, end in pairwise(bounds)]
     wide = max(-(-length // page) for length in lengths) + 1
     order = torch.randperm(wide * len(lengths), generator=torch.Generator().manual_seed(seed)).to(k.device)
     table = order.reshape(len(lengths), wide)

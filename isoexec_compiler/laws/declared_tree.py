@@ -55,7 +55,7 @@ def _in_batches(product: Callable[..., Any], limit: int | None) -> Callable[...,
 
 LAW = Law(
     name="declared_tree",
-    doc="The order of additions found from the outputs alone, by masks of huge values, is the contract's declared tree.",
+    doc="The order of additions found from the outputs alone, by masks of huge values, is the declared tree.",
     backs=("kernel", "tp"),
     applies=_applies,
     examine=_examine,

@@ -48,7 +48,7 @@ def _examine(subject: Subject) -> Finding:
 
 LAW = Law(
     name="tensor_parallel",
-    doc="Simulated ranks, each with its share of the operands, give together the bits of one rank at every claimed size.",
+    doc="Simulated ranks, each with its share of the operands, give together the bits of one at every claimed size.",
     backs=("tp", "sp"),
     applies=_applies,
     examine=_examine,

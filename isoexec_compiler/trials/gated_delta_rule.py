@@ -50,9 +50,8 @@ def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
     sequences = arguments(attributes, draw, rows, LENGTH)
 
     def truth() -> tuple[torch.Tensor, ...]:
-        packed = (x.flatten(0, 1) for x in sequences)
-        starts = _starts(rows, LENGTH, sequences[0].device)
-        out, _ = reference(*packed, starts, scale=float(attributes["scale"]))
+        q, k, v, g, beta = (x.flatten(0, 1) for x in sequences)
+        out, _ = reference(q, k, v, g, beta, _starts(rows, LENGTH, q.device), scale=float(attributes["scale"]))
         return (out.view(rows, LENGTH, *out.shape[1:]),)
 
     # Chunks round their intermediates to bfloat16: several roundings enter a result.

@@ -22,8 +22,14 @@ def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
     x = draw.rows(rows, HEADS * dim).view(rows, HEADS, dim)
     positions = draw.integers(rows, below=length)
     positions[:1], positions[-1:] = 0, length - 1
-    settings = {"rotary_dim": int(attributes["rotary_dim"]), "theta": float(attributes["theta"])}
-    return {"rotary": Call(arguments=(x, positions), rows=(0, 1), truth=lambda: (reference(x, positions, **settings),))}
+    rotary_dim, theta = int(attributes["rotary_dim"]), float(attributes["theta"])
+    return {
+        "rotary": Call(
+            arguments=(x, positions),
+            rows=(0, 1),
+            truth=lambda: (reference(x, positions, rotary_dim=rotary_dim, theta=theta),),
+        )
+    }
 
 
 def sharded(module: Any, attributes: Values, name: str, arguments: Arguments, size: int) -> torch.Tensor | None:

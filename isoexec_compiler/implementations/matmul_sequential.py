@@ -23,7 +23,7 @@ def _recommend(attributes: Values) -> Settings:
     narrow = {"schedule": "tiles", "block_m": 16, "block_n": 32, "num_warps": 4, "num_stages": 6, "group": 1}
     middle = {"schedule": "tiles", "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 5, "group": 1}
     wide = {"schedule": "tiles", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 4, "group": 8}
-    whole = wide if block != 64 else {**wide, "schedule": "persistent"}
+    whole = wide if block != 64 else {**wide, "schedule": "persistent", "block_n": 256, "num_stages": 8}
     return Settings(
         constants={"block_k": block},
         launch={"sm90": ((16, narrow), (64, middle), (256, wide), (None, whole))},
@@ -60,7 +60,7 @@ IMPLEMENTATION = Implementation(
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile (tiles)"),
             "block_n": Field(type="int", choices=(16, 32, 64, 128, 256), free=True, doc="outputs of a tile (tiles)"),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile (tiles)"),
-            "num_stages": Field(type="int", minimum=2, maximum=8, free=True, doc="tiles in flight (tiles)"),
+            "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
             "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
         }
     },

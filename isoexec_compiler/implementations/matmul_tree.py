@@ -28,7 +28,7 @@ def _recommend(attributes: Values) -> Settings:
     narrow = {"schedule": "warps", **tile}
     middle = {"schedule": "tiles", **tile, "share": 1, "block_m": 64, "block_n": 128, "num_warps": 4}
     wide = {"schedule": "tiles", **tile, "share": 2, "block_m": 128, "block_n": 128, "num_stages": 3, "group": 8}
-    whole = wide if block != 64 else {**wide, "schedule": "persistent"}
+    whole = wide if block != 64 else {**wide, "schedule": "persistent", "num_stages": 8}
     return Settings(
         constants={"leaves": 8, "leaf_dtype": "fp32", "block_k": block},
         launch={"sm90": ((16, narrow), (64, middle), (256, wide), (None, whole))},

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warp-specialised persistent GEMM for Hopper: x [rows, K] times weight [N, K] transposed, K summed as a tree.
 
-One producer warp copies tiles with the tensor memory accelerator; two warpgroups multiply, 64 rows each, and wait for
-nothing but their operands, so that one adds tree nodes or stores its rows while the other multiplies. A leaf is one
+One producer warp copies tiles with the tensor memory accelerator; one or two warpgroups multiply, 64 rows each. They
+wait for nothing but operands, so that one adds tree nodes or stores its rows while the other multiplies. A leaf is one
 chain of wgmma instructions by ascending k from zero; a node is `left + right` in fp32.
 """
+
+from collections.abc import Mapping
 
 import torch
 import triton
@@ -25,12 +27,12 @@ SHARED_BYTES = 226 << 10  # of the 227 KiB a program may have; the rest holds ba
 
 
 @gluon.jit
-def _corner(tile, rows, N: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+def _corner(tile, rows, N: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr):
     columns: gl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     first = tile // (GROUP * columns) * GROUP
-    height = min((rows + 127) // 128 - first, GROUP)
+    height = min((rows + BLOCK_M - 1) // BLOCK_M - first, GROUP)
     inside = tile % (GROUP * columns)
-    return (first + inside % height) * 128, inside // height * BLOCK_N
+    return (first + inside % height) * BLOCK_M, inside // height * BLOCK_N
 
 
 @gluon.jit
@@ -41,17 +43,18 @@ def _next(slot, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.constexpr, K: gl.constexpr,
-          BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+          BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
     slot = 0
     phase = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        row, column = _corner(tile, rows, N, BLOCK_N, GROUP)
+        row, column = _corner(tile, rows, N, BLOCK_M, BLOCK_N, GROUP)
         for k in range(0, K, BLOCK_K):
             mbarrier.wait(empty.index(slot), phase ^ 1)
             ready = full.index(slot)
-            mbarrier.expect(ready, (128 + BLOCK_N) * BLOCK_K * 2)
+            mbarrier.expect(ready, (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
             tma.async_copy_global_to_shared(x, [row, k], ready, x_upper.index(slot))
-            tma.async_copy_global_to_shared(x, [row + 64, k], ready, x_lower.index(slot))
+            if BLOCK_M == 128:
+                tma.async_copy_global_to_shared(x, [row + 64, k], ready, x_lower.index(slot))
             tma.async_copy_global_to_shared(weight, [column, k], ready, w_tiles.index(slot))
             slot, phase = _next(slot, phase, STAGES)
 
@@ -75,16 +78,17 @@ def _chain(x_tiles, w_tiles, full, empty, slot, phase, STEPS: gl.constexpr, BLOC
 
 @gluon.jit
 def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, tiles, HALF: gl.constexpr,
-              N: gl.constexpr, K: gl.constexpr, LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr, BLOCK_N: gl.constexpr,
-              STAGES: gl.constexpr, GROUP: gl.constexpr, STAGED: gl.constexpr):  # fmt: skip
+              N: gl.constexpr, K: gl.constexpr, LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr, BLOCK_M: gl.constexpr,
+              BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, STAGED: gl.constexpr,
+              KEPT: gl.constexpr):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     m = HALF * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
     n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))[None, :]
-    park = parked + (gl.program_id(0) * 128 + m) * BLOCK_N + n
+    park = parked + (gl.program_id(0) * BLOCK_M + m) * BLOCK_N + n
     slot = 0
     phase = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        row, column = _corner(tile, rows, N, BLOCK_N, GROUP)
+        row, column = _corner(tile, rows, N, BLOCK_M, BLOCK_N, GROUP)
         for leaf in gl.static_range(LEAVES):
             sums, slot, phase = _chain(x_tiles, w_tiles, full, empty, slot, phase, K // LEAVES // BLOCK_K, BLOCK_N,
                                        STAGES, layout)  # fmt: skip
@@ -92,15 +96,20 @@ def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, t
             if leaf % 2 == 1:
                 sums = (gl.load(park) if BLOCK_N == 256 else pair) + sums  # noqa: F821
             if leaf % 4 == 3:
-                sums = kept.index(0).load(layout) + sums
+                sums = (kept.index(0).load(layout) if KEPT else four) + sums  # noqa: F821
             if leaf % 8 == 7:
-                sums = kept.index(1).load(layout) + sums
+                sums = (kept.index(1).load(layout) if KEPT else eight) + sums  # noqa: F821
             if leaf + 1 < LEAVES:
                 if leaf % 2 == 0:
                     if BLOCK_N == 256:
                         gl.store(park, sums)
                     else:
                         pair = sums  # noqa: F841
+                elif not KEPT:
+                    if leaf % 4 == 1:
+                        four = sums  # noqa: F841
+                    else:
+                        eight = sums  # noqa: F841
                 elif leaf % 4 == 1:
                     if leaf == 1:
                         tma.store_wait(0)
@@ -108,7 +117,7 @@ def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, t
                 else:
                     kept.index(1).store(sums)
         if STAGED:
-            if LEAVES < 4:
+            if not KEPT:
                 tma.store_wait(0)
             staging.store(sums.to(out.dtype))
             fence_async_shared()
@@ -118,54 +127,67 @@ def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, t
     tma.store_wait(0)
 
 
+@gluon.jit
+def _half(LEAVES: gl.constexpr, BLOCK_N: gl.constexpr, STAGED: gl.constexpr, KEPT: gl.constexpr):
+    """Shared memory of one warpgroup: the kept nodes, and the tile in which its output is staged, which may overlap."""
+    out_layout: gl.constexpr = gl.NVMMASharedLayout(min(128, 2 * BLOCK_N), 16, 2)
+    if KEPT:
+        levels: gl.constexpr = 1 if LEAVES == 4 else 2
+        kept = gl.allocate_shared_memory(gl.float32, [levels, 64, BLOCK_N], gl.NVMMASharedLayout(128, 32, 2))
+        return kept, kept.index(0)._reinterpret(gl.bfloat16, [64, BLOCK_N], out_layout)
+    else:  # noqa: RET505
+        staging = gl.allocate_shared_memory(gl.bfloat16, [64 if STAGED else 8, BLOCK_N], out_layout)
+        return staging, staging
+
+
 @gluon.jit(do_not_specialize=["rows"])
 def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.constexpr, LEAVES: gl.constexpr,
-                        LEAF_DTYPE: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
-                        STAGED: gl.constexpr):  # fmt: skip
+                        LEAF_DTYPE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+                        GROUP: gl.constexpr, STAGED: gl.constexpr, KEPT: gl.constexpr):  # fmt: skip
     """x, weight: descriptors. out: a bfloat16 descriptor (STAGED), or the address of float32.
 
     Nodes of two leaves stay in registers, or at `parked` in L2 when the tile is 256 wide; those of four and eight stay
-    in shared memory, where the first also stages the output.
+    in registers, or in shared memory (KEPT).
     """
     x_upper = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
-    x_lower = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
     w_tiles = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_N, BLOCK_K], weight.layout)
-    kept_layout: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
-    out_layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    if LEAVES >= 4:
-        levels: gl.constexpr = 1 if LEAVES == 4 else 2
-        kept_upper = gl.allocate_shared_memory(gl.float32, [levels, 64, BLOCK_N], kept_layout)
-        kept_lower = gl.allocate_shared_memory(gl.float32, [levels, 64, BLOCK_N], kept_layout)
-        upper = kept_upper.index(0)._reinterpret(gl.bfloat16, [64, BLOCK_N], out_layout)
-        lower = kept_lower.index(0)._reinterpret(gl.bfloat16, [64, BLOCK_N], out_layout)
-    else:
-        staged_rows: gl.constexpr = 64 if STAGED else 8
-        upper = gl.allocate_shared_memory(gl.bfloat16, [staged_rows, BLOCK_N], out_layout)
-        lower = gl.allocate_shared_memory(gl.bfloat16, [staged_rows, BLOCK_N], out_layout)
-        kept_upper = upper
-        kept_lower = lower
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(empty.index(slot), count=2)
-    tiles = (rows + 127) // 128 * ((N + BLOCK_N - 1) // BLOCK_N)
-    gl.warp_specialize(
-        [
-            (_multiply, (out, upper, kept_upper, parked, x_upper, w_tiles, full, empty, rows, tiles,
-                         0, N, K, LEAVES, LEAF_DTYPE, BLOCK_N, STAGES, GROUP, STAGED)),
-            (_multiply, (out, lower, kept_lower, parked, x_lower, w_tiles, full, empty, rows, tiles,
-                         1, N, K, LEAVES, LEAF_DTYPE, BLOCK_N, STAGES, GROUP, STAGED)),
-            (_copy, (x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles,
-                     N, K, BLOCK_N, STAGES, GROUP)),
-        ],
-        [4, 1],
-        [240, 24],
-    )  # fmt: skip
+        mbarrier.init(empty.index(slot), count=BLOCK_M // 64)
+    tiles = (rows + BLOCK_M - 1) // BLOCK_M * ((N + BLOCK_N - 1) // BLOCK_N)
+    kept_upper, upper = _half(LEAVES, BLOCK_N, STAGED, KEPT)
+    if BLOCK_M == 128:
+        x_lower = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
+        kept_lower, lower = _half(LEAVES, BLOCK_N, STAGED, KEPT)
+        gl.warp_specialize(
+            [
+                (_multiply, (out, upper, kept_upper, parked, x_upper, w_tiles, full, empty, rows, tiles, 0, N, K,
+                             LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
+                (_multiply, (out, lower, kept_lower, parked, x_lower, w_tiles, full, empty, rows, tiles, 1, N, K,
+                             LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
+                (_copy, (x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N, K, BLOCK_M, BLOCK_N,
+                         STAGES, GROUP)),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (out, upper, kept_upper, parked, x_upper, w_tiles, full, empty, rows, tiles, 0, N, K,
+                             LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
+                (_copy, (x, weight, x_upper, x_upper, w_tiles, full, empty, rows, tiles, N, K, BLOCK_M, BLOCK_N,
+                         STAGES, GROUP)),
+            ],
+            [1],
+            [24],
+        )  # fmt: skip
 
 
 def _describe(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    layout = gl.NVMMASharedLayout(128, 16, 2)
+    layout = gl.NVMMASharedLayout(min(128, 2 * columns), 16, 2)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
 
 
@@ -175,27 +197,30 @@ def hopper_gemm(
     out: torch.Tensor,
     *,
     leaves: int,
-    block_n: int,
-    group: int,
+    launch: Mapping,
     leaf_dtype: gl.dtype = gl.float32,
 ) -> None:
     """out [rows, N] = the tree over `leaves` (1, 2, 4, 8) of x [rows, K] times weight [N, K] transposed, rounded once.
 
     x and weight are contiguous bfloat16, aligned to 16 bytes, K a multiple of 64 * leaves; out is contiguous, bfloat16
-    or float32, N a multiple of 8. Tiles are 128 rows by `block_n` outputs, 128 or (up to two leaves) 256; `group` row
-    tiles share weights in L2. Neither moves a bit.
+    or float32, N a multiple of 8. `launch` moves no bit: tiles are `block_m` (64, or else 128) rows by `block_n`
+    outputs (at most 64 at 64 rows, 128 for more than two leaves), at most `num_stages` of them in flight; `group` row
+    tiles share weights in L2.
     """
     rows, columns = out.shape
-    block_n = block_n if leaves <= 2 else 128
-    staged = out.dtype == torch.bfloat16
-    tiles = triton.cdiv(rows, 128) * triton.cdiv(columns, block_n)
-    programs = min(tiles, torch.cuda.get_device_properties(x.device).multi_processor_count)
-    held = 128 * block_n * (leaves if leaves >= 4 else 2 * staged)
-    stages = (SHARED_BYTES - held) // ((128 + block_n) * BLOCK_K.value * 2)
-    parked = out.new_empty(programs * 128 * block_n if leaves == 2 and block_n == 256 else 0, dtype=torch.float32)
+    block_m = 64 if launch["block_m"] <= 64 else 128
+    block_n = min(launch["block_n"], 64 if block_m == 64 else 256 if leaves <= 2 else 128)
+    staged, kept = out.dtype == torch.bfloat16, leaves >= 4 and block_n >= 64
+    held = block_m * block_n * (leaves if kept else 2 * staged)
+    stage = (block_m + block_n) * BLOCK_K.value * 2
+    stages = min(launch["num_stages"], (SHARED_BYTES - held) // stage)
+    tiles = triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n)
+    resident = 1 if block_m == 128 else min(2, SHARED_BYTES // (held + stages * stage))
+    programs = min(tiles, resident * torch.cuda.get_device_properties(x.device).multi_processor_count)
+    parked = out.new_empty(programs * block_m * block_n if leaves == 2 and block_n == 256 else 0, dtype=torch.float32)
     _hopper_gemm_kernel[(programs,)](
         _describe(x, 64, BLOCK_K.value), _describe(weight, block_n, BLOCK_K.value),
         _describe(out, 64, block_n) if staged else out, parked, rows,
-        columns, x.shape[1], leaves, leaf_dtype, block_n, stages, group, staged,
-        num_warps=4, enable_fp_fusion=False,
+        columns, x.shape[1], leaves, leaf_dtype, block_m, block_n, stages, launch["group"], staged, kept,
+        num_warps=4, maxnreg=None if block_m == 128 else 128, enable_fp_fusion=False,
     )  # fmt: skip

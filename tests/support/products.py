@@ -45,7 +45,8 @@ def launches(implementation: str, place: str) -> tuple[Launch, ...]:
             one("warps", m, n, warps, 2, 4) for m, n, warps in ((16, 16, 8), (16, 32, 4), (32, 16, 8), (64, 16, 8))
         ]
     if place == "sm90":
-        found += [one("persistent", 128, 128, 4, 2, group) for group in (1, 4, 8, 16)]
+        streamed = ((64, 16, 10), (64, 32, 16), (64, 64, 6), (128, 128, 2), (128, 128, 8), (128, 256, 8))
+        found += [one("persistent", m, n, 4, stages, group) for group in (1, 8) for m, n, stages in streamed]
     return tuple(found)
 
 

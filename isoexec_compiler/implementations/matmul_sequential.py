@@ -20,10 +20,10 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
 
 def _recommend(attributes: Values) -> Settings:
     block = next((size for size in (64, 32, 16) if int(attributes["k"]) % size == 0), 64)
-    narrow = {"schedule": "tiles", "block_m": 16, "block_n": 32, "num_warps": 4, "num_stages": 6, "group": 1}
-    middle = {"schedule": "tiles", "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 5, "group": 1}
-    wide = {"schedule": "tiles", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 4, "group": 8}
-    whole = wide if block != 64 else {**wide, "schedule": "persistent", "block_n": 256, "num_stages": 8}
+    narrow: Values = {"schedule": "tiles", "block_m": 16, "block_n": 32, "num_warps": 4, "num_stages": 6, "group": 1}
+    middle: Values = {"schedule": "tiles", "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 5, "group": 1}
+    wide: Values = {"schedule": "tiles", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 4, "group": 8}
+    whole: Values = wide if block != 64 else {**wide, "schedule": "persistent", "block_n": 256, "num_stages": 8}
     return Settings(
         constants={"block_k": block},
         launch={"sm90": ((16, narrow), (64, middle), (256, wide), (None, whole))},
@@ -57,9 +57,15 @@ IMPLEMENTATION = Implementation(
                 doc="tiles: one program a tile; persistent: warp-specialised, block_k 64 only; cublas: the vendor's "
                 "product, only for shapes and rows where the law found it equal on the device",
             ),
-            "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile (tiles)"),
-            "block_n": Field(type="int", choices=(16, 32, 64, 128, 256), free=True, doc="outputs of a tile (tiles)"),
-            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile (tiles)"),
+            "block_m": Field(
+                type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile; persistent: 64, or else 128"
+            ),
+            "block_n": Field(
+                type="int", choices=(16, 32, 64, 128, 256), free=True, doc="outputs of a tile, at most what fits"
+            ),
+            "num_warps": Field(
+                type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile; persistent has its own"
+            ),
             "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
             "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
         }

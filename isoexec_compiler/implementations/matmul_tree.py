@@ -24,11 +24,19 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
 def _recommend(attributes: Values) -> Settings:
     leaf = int(attributes["k"]) // 8
     block = next((size for size in (64, 32, 16) if leaf % size == 0), 64)
-    tile = {"share": 8, "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 4, "group": 1}
-    narrow = {"schedule": "warps", **tile}
-    middle = {"schedule": "tiles", **tile, "share": 1, "block_m": 64, "block_n": 128, "num_warps": 4}
-    wide = {"schedule": "tiles", **tile, "share": 2, "block_m": 128, "block_n": 128, "num_stages": 3, "group": 8}
-    whole = wide if block != 64 else {**wide, "schedule": "persistent", "num_stages": 8}
+    tile: Values = {"share": 8, "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 4, "group": 1}
+    narrow: Values = {"schedule": "warps", **tile}
+    middle: Values = {"schedule": "tiles", **tile, "share": 1, "block_m": 64, "block_n": 128, "num_warps": 4}
+    wide: Values = {
+        "schedule": "tiles",
+        **tile,
+        "share": 2,
+        "block_m": 128,
+        "block_n": 128,
+        "num_stages": 3,
+        "group": 8,
+    }
+    whole: Values = wide if block != 64 else {**wide, "schedule": "persistent", "num_stages": 8}
     return Settings(
         constants={"leaves": 8, "leaf_dtype": "fp32", "block_k": block},
         launch={"sm90": ((16, narrow), (64, middle), (256, wide), (None, whole))},
@@ -69,15 +77,15 @@ IMPLEMENTATION = Implementation(
             ),
             "share": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="leaves of one program (tiles)"),
             "block_m": Field(
-                type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile (all but persistent)"
+                type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile; persistent: 64, or else 128"
             ),
             "block_n": Field(
-                type="int", choices=(16, 32, 64, 128), free=True, doc="outputs of a tile (all but persistent)"
+                type="int", choices=(16, 32, 64, 128, 256), free=True, doc="outputs of a tile, at most what fits"
             ),
-            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile (all but persistent)"),
-            "num_stages": Field(
-                type="int", minimum=2, maximum=8, free=True, doc="tiles in flight (all but persistent)"
+            "num_warps": Field(
+                type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile; persistent has its own"
             ),
+            "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
             "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
         }
     },

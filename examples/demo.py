@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from examples import tiny
 from isoexec_compiler import pipeline
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
 CONTRACT = "tiny_dense"
 STEPS, SAMPLES, TOKENS, PROMPTS = 5, 4, 24, 8
 
@@ -33,10 +33,10 @@ class Failed(RuntimeError):
 
 def start(folder: Path, script: str, *arguments: str) -> subprocess.Popen[bytes]:
     """A process of the demo, its output in the folder."""
-    log = (folder / f"{script}.{'.'.join(arguments[1:]) or 'stock'}.log").open("w")
+    log = (folder / f"{script}.{'.'.join(filter(None, arguments[1:])) or 'stock'}.log").open("w")
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(HERE / script), *arguments]
-    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+    command = [sys.executable, "-W", "ignore", "-m", f"examples.{script}", *arguments]
+    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=ROOT)
 
 
 def wait_for(folder: Path, name: str, processes: list[subprocess.Popen[bytes]]) -> Any:
@@ -51,7 +51,7 @@ def wait_for(folder: Path, name: str, processes: list[subprocess.Popen[bytes]]) 
 
 def prepare(folder: Path) -> dict[str, Any]:
     """Compile the contract, write the model and the job."""
-    source = HERE.parent / "contracts" / f"{CONTRACT}.yaml"
+    source = ROOT / "contracts" / f"{CONTRACT}.yaml"
     contract, problems = pipeline.load(source.read_bytes(), source.name)
     if contract is None:
         raise Failed("\n".join(problem.message for problem in problems))
@@ -102,13 +102,13 @@ def main() -> None:
         try:
             prepare(folder)
             progress.update(bar, advance=1, description="stock vLLM samples, stock Megatron-core scores")
-            processes += [start(folder, "demo_engine.py", name, ""), start(folder, "demo_trainer.py", name, CONTRACT, "stock")]
+            processes += [start(folder, "demo_engine", name, ""), start(folder, "demo_trainer", name, CONTRACT, "stock")]
             stock = wait_for(folder, "stock.found", processes)
             console.print(f"stock          {line(stock)}")
             progress.update(bar, advance=1, description="bound vLLM and bound Megatron-core shake hands")
             processes += [
-                start(folder, "demo_engine.py", name, CONTRACT),
-                start(folder, "demo_trainer.py", name, CONTRACT, "bound"),
+                start(folder, "demo_engine", name, CONTRACT),
+                start(folder, "demo_trainer", name, CONTRACT, "bound"),
             ]
             steps = []
             for step in range(STEPS + 1):

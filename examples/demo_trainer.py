@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from demo_engine import publish, wait_for
+from examples.demo_engine import publish, wait_for
 
 
 def without_gpu() -> None:

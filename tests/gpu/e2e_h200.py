@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The promise on a real device: vLLM with CUDA graphs and Megatron-core at the sizes of Qwen3-0.6B, random weights.
+
+usage: python -m tests.gpu.e2e_h200 --out DIR [--generated generated] [--contract qwen3_0_6b] [--requests 448]
+       [--tokens 256] [--phases model,bound,score,trace,compare_traces,stock,score_stock]
+
+Needs vLLM and Megatron-core of the contract's versions and one H200. Each phase is a process of its own, so that its
+memory is free for the next; results accumulate in DIR/report.json. Exit code 1 when a log-probability or row differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from examples import tiny
+from examples.demo_trainer import stock_model, without_gpu
+
+PHASES = ("model", "bound", "score", "trace", "compare_traces", "stock", "score_stock")
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+ENGINE = {
+    "skip_tokenizer_init": True,
+    "max_model_len": 2048,
+    "max_num_batched_tokens": 2048,
+    "max_num_seqs": 256,
+    "enable_prefix_caching": True,
+    "gpu_memory_utilization": 0.5,
+    "disable_log_stats": True,
+}
+ROWS = 8192  # tokens scored at once
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # on a CPU only to try the script itself on a tiny contract
+
+
+def document(args: argparse.Namespace) -> dict[str, Any]:
+    text = (Path(args.generated) / args.contract / "contract.json").read_text()
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def prompts(args: argparse.Namespace) -> list[list[int]]:
+    """1 to 400 tokens, a third with a long common beginning."""
+    return tiny.prompts(args.requests, document(args)["model"]["config"]["vocab_size"], 400)
+
+
+def model(args: argparse.Namespace) -> dict[str, Any]:
+    tiny.write_model(Path(args.out) / "model", document(args))
+    return {}
+
+
+def engine(args: argparse.Namespace, bound: bool, **more: Any) -> Any:
+    """vLLM in this process, stock or bound."""
+    from vllm import LLM
+
+    arguments = {**ENGINE, "model": str(Path(args.out) / "model"), **more}
+    if bound:
+        settings = importlib.import_module(f"{args.contract}.adapters.vllm_settings")
+        return LLM(**settings.engine_arguments(**arguments))
+    backend = {"attention_backend": "TRITON_ATTN"} if DEVICE == "cuda" else {}
+    return LLM(**arguments, **backend, dtype="bfloat16")
+
+
+def sample(llm: Any, requests: list[list[int]], tokens: int, *, warm: bool = True) -> dict[str, Any]:
+    """Sequences, fp32 log-probabilities of the sampled tokens, prefix hits, and the rate."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=1.0, max_tokens=tokens, logprobs=0, ignore_eos=True, detokenize=False)
+    if warm:
+        llm.generate([{"prompt_token_ids": r[:8]} for r in requests[:4]], params, use_tqdm=False)
+    began = time.monotonic()
+    outputs = llm.generate([{"prompt_token_ids": r} for r in requests], params, use_tqdm=False)
+    seconds = time.monotonic() - began
+    ids = [list(o.outputs[0].token_ids) for o in outputs]
+    logprobs = [
+        [d[t].logprob for d, t in zip(o.outputs[0].logprobs, tokens_, strict=True)]
+        for o, tokens_ in zip(outputs, ids, strict=True)
+    ]
+    return {
+        "prompts": requests,
+        "completions": ids,
+        "logprobs": torch.tensor(logprobs, dtype=torch.float64).float(),
+        "cached": sum(o.num_cached_tokens or 0 for o in outputs),
+        "rate": len(requests) * tokens / seconds,
+    }
+
+
+def rollout(args: argparse.Namespace, bound: bool) -> dict[str, Any]:
+    began = time.monotonic()
+    llm = engine(args, bound)
+    up = time.monotonic() - began
+    found = sample(llm, prompts(args), args.tokens)
+    name = "bound" if bound else "stock"
+    if bound:
+        llm.collective_rpc("isoexec_first_forward", args=("engine_decode",))
+    torch.save(found, Path(args.out) / f"{name}.pt")
+    return {
+        f"{name}_tokens_per_s": round(found["rate"]),
+        f"{name}_engine_up_s": round(up, 1),
+        f"{name}_cached_prompt_tokens": found["cached"],
+        f"{name}_sampled": found["logprobs"].numel(),
+    }
+
+
+def trainer(args: argparse.Namespace, bound: bool) -> tuple[Any, torch.nn.Module]:
+    """Megatron-core in this process, stock or bound, with the checkpoint's weights."""
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+    from safetensors.torch import load_file
+
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    if DEVICE == "cuda":
+        model_parallel_cuda_manual_seed(1)
+    else:
+        without_gpu()
+    adapter = importlib.import_module(f"{args.contract}.adapters.megatron_model")
+    weights = importlib.import_module(f"{args.contract}.adapters.megatron_weights")
+    package = importlib.import_module(f"{args.contract}.package").load()
+    config = adapter.transformer_config(perform_initialization=False, use_cpu_initialization=DEVICE == "cpu")
+    if bound:
+        network = adapter.ContractModel(config)
+    else:
+        network = stock_model(config, package.model).to(package.dtype)
+    network = network.to(DEVICE).eval()
+    tensors = load_file(Path(args.out) / "model" / "model.safetensors", device=DEVICE)
+    importlib.import_module(f"{args.contract}.weights").load(weights.pieces(network), tensors)
+    return adapter, network
+
+
+def stock_rows(network: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    length = tokens.shape[1]
+    mask = torch.triu(torch.ones(1, 1, length, length, dtype=torch.bool, device=DEVICE), 1)
+    logits = network(tokens, torch.arange(length, device=DEVICE).expand_as(tokens), mask)
+    return torch.log_softmax(logits.float(), -1)[:, :-1].gather(2, tokens[:, 1:, None])[..., 0]
+
+
+@torch.no_grad()
+def score(args: argparse.Namespace, bound: bool) -> dict[str, Any]:
+    """Score the samples of the engine of the same kind; count differing bit patterns."""
+    name = "bound" if bound else "stock"
+    found = torch.load(Path(args.out) / f"{name}.pt")
+    adapter, network = trainer(args, bound)
+    sequences = [p + c for p, c in zip(found["prompts"], found["completions"], strict=True)]
+    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+    differ, apart, at = 0, [], 0
+    while at < len(order):
+        longest = len(sequences[order[min(len(order), at + 8) - 1]])
+        group = order[at : at + max(1, min(8, ROWS // longest))]
+        at += len(group)
+        longest = max(len(sequences[i]) for i in group)
+        tokens = torch.tensor([sequences[i] + [0] * (longest - len(sequences[i])) for i in group], device=DEVICE)
+        rows = adapter.score(network, tokens) if bound else stock_rows(network, tokens)
+        for place, i in enumerate(group):
+            first = len(found["prompts"][i]) - 1
+            ours, theirs = rows[place, first : first + args.tokens].cpu(), found["logprobs"][i]
+            differ += int((ours.contiguous().view(torch.int32) != theirs.contiguous().view(torch.int32)).sum())
+            apart.append((ours - theirs).abs())
+    distances = torch.cat(apart)
+    return {
+        f"{name}_differ": differ,
+        f"{name}_of": distances.numel(),
+        f"{name}_mean": float(distances.mean()),
+        f"{name}_max": float(distances.max()),
+        f"{name}_forward_ms_4x1024": round(forward_ms(adapter, network, bound), 2),
+    }
+
+
+def forward_ms(adapter: Any, network: torch.nn.Module, bound: bool) -> float:
+    """Median milliseconds to score 4 sequences of 1024 tokens."""
+    tokens = torch.randint(0, 200, (4, 1024), device=DEVICE)
+    times = []
+    for _ in range(12 if DEVICE == "cuda" else 3):
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        began = time.monotonic()
+        rows = adapter.score(network, tokens) if bound else stock_rows(network, tokens)
+        rows.sum().item()
+        times.append((time.monotonic() - began) * 1e3)
+    return sorted(times[2:])[len(times[2:]) // 2]
+
+
+def trace(args: argparse.Namespace) -> dict[str, Any]:
+    """Row digests of every region, eager engine, 16 requests; written for `compare_traces`."""
+    llm = engine(args, True, enforce_eager=True)
+    llm.collective_rpc("isoexec_trace", args=(True,))
+    found = sample(llm, prompts(args)[:16], 32, warm=False)
+    (rank,) = llm.collective_rpc("isoexec_trace", args=(False,))
+    torch.save({**found, "digests": rank["digests"]}, Path(args.out) / "trace.pt")
+    return {}
+
+
+@torch.no_grad()
+def compare_traces(args: argparse.Namespace) -> dict[str, Any]:
+    """Rows of the traced engine that the trainer does not make."""
+    found = torch.load(Path(args.out) / "trace.pt")
+    adapter, network = trainer(args, True)
+    tracing = importlib.import_module(f"{args.contract}.trace")
+    with tracing.collecting() as seen:
+        for prompt, completion in zip(found["prompts"], found["completions"], strict=True):
+            adapter.score(network, torch.tensor([prompt + completion], device=DEVICE))
+    engine_rows = {region: torch.tensor(rows) for region, rows in found["digests"].items()}
+    missing = tracing.missing(engine_rows, {region: rows.cpu() for region, rows in seen.digests.items()})
+    return {"rows_missing": missing, "rows_of": sum(map(len, engine_rows.values()))}
+
+
+RUN = {
+    "model": model,
+    "bound": lambda args: rollout(args, True),
+    "score": lambda args: score(args, True),
+    "trace": trace,
+    "compare_traces": compare_traces,
+    "stock": lambda args: rollout(args, False),
+    "score_stock": lambda args: score(args, False),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--generated", default="generated")
+    parser.add_argument("--contract", default="qwen3_0_6b")
+    parser.add_argument("--requests", type=int, default=448)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--phases", default=",".join(PHASES))
+    parser.add_argument("--phase", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    report = out / "report.json"
+    if args.phase:
+        sys.path.insert(0, str(Path(args.generated).resolve()))
+        found = RUN[args.phase](args)
+        known = json.loads(report.read_text()) if report.exists() else {}
+        report.write_text(json.dumps(known | found, indent=1, sort_keys=True) + "\n")
+        sys.stdout.flush()
+        os._exit(0)
+    for phase in args.phases.split(","):
+        began = time.monotonic()
+        environment = {**os.environ, **QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
+        command = [sys.executable, "-W", "ignore", "-m", "tests.gpu.e2e_h200", *sys.argv[1:], "--phase", phase]
+        code = subprocess.run(command, env=environment, check=False).returncode
+        print(f"{phase}: exit {code}, {time.monotonic() - began:.1f} s", flush=True)
+    results = json.loads(report.read_text())
+    print(json.dumps(results, indent=1))
+    wrong = results.get("bound_differ", 1) or sum(results.get("rows_missing", {}).values())
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -32,11 +32,13 @@ def launches(shape: Shape, stage: str, tokens: int) -> Iterator[Values]:
         if m * n > 128 * 256 or (m < 64 and (warps == 8 or n == 256)) or m * n // warps > 4096:
             continue
         if stage == "gate_up":
-            yield from ({**launch, "block_k": k} for k in ((64, 128) if m < 64 else (64,)))
+            yield from ({"schedule": "tiles", **launch, "block_k": k} for k in ((64, 128) if m < 64 else (64,)))
         elif m * n <= 128 * 128:
             yield {"schedule": "tiles", **launch}
-    if stage == "down" and mean > 4:
-        yield {"schedule": "resident", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}
+    if mean > 4:
+        last = {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}
+        own = {"schedule": "resident"} if stage == "down" else {"schedule": "specialised", "block_k": 64}
+        yield {**own, **last}
 
 
 def compile_one(job: Job) -> str | None:

@@ -14,8 +14,9 @@ def _recommend(attributes: Values) -> Settings:
     return Settings(
         launch={
             "sm90": (
-                (8 * experts, {"block_m": 16, "block_n": 128, "block_k": 128, **pipeline}),
-                (None, {"block_m": 64, "block_n": 256, "block_k": 64, **pipeline}),
+                (8 * experts, {"schedule": "tiles", "block_m": 16, "block_n": 128, "block_k": 128, **pipeline}),
+                (64 * experts, {"schedule": "tiles", "block_m": 64, "block_n": 256, "block_k": 64, **pipeline}),
+                (None, {"schedule": "specialised", "block_m": 64, "block_n": 256, "block_k": 64, **pipeline}),
             )
         }
     )
@@ -38,6 +39,12 @@ IMPLEMENTATION = Implementation(
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
     launch={
         "sm90": {
+            "schedule": Field(
+                type="enum",
+                choices=("tiles", "specialised"),
+                free=True,
+                doc="one program a tile; or warps that copy beside warps that multiply, on every multiprocessor",
+            ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of one tile"),
             "block_n": Field(type="int", choices=(32, 64, 128, 256), free=True, doc="columns of one tile"),
             "block_k": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="features of one step"),

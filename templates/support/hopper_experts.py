@@ -3,7 +3,8 @@
 
 A program keeps the rows of one tile in shared memory and walks all columns: one producer warp streams the weight with
 the tensor memory accelerator, two warpgroups multiply, 64 rows each, so that one adds nodes of the tree while the other
-multiplies. A leaf is one chain of wgmma instructions by ascending k from zero; a node is `left + right` in fp32.
+multiplies; a half without rows is not multiplied. A leaf is one chain of wgmma instructions by ascending k from zero; a
+node is `left + right` in fp32.
 """
 
 import torch
@@ -59,56 +60,78 @@ def _copy(rows, weight, table, count, upper, lower, w_tiles, rows_full, rows_emp
 
 
 @gluon.jit
+def _column(target, live, first, last, turn, slot, phase, tile_rows, four, w_tiles, rows_full, rows_empty, full, empty,
+            LEAVES: gl.constexpr, CHUNKS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, KEEP: gl.constexpr,
+            layout: gl.constexpr):  # fmt: skip
+    """One tile of columns. `first`, `last`: of its unit; the rows have just come, or are read for the last time.
+
+    KEEP: the left half of eight leaves waits in shared memory; otherwise in the result itself.
+    """
+    steps: gl.constexpr = CHUNKS // LEAVES
+    for leaf in gl.static_range(LEAVES):
+        sums = warpgroup_mma_init(gl.zeros([64, COLUMNS], gl.float32, layout))
+        read = slot
+        for step in gl.static_range(steps):
+            if first:
+                mbarrier.wait(rows_full.index(leaf * steps + step), turn)
+            mbarrier.wait(full.index(slot), phase)
+            rows, columns = tile_rows.index(leaf * steps + step), w_tiles.index(slot).permute((1, 0))
+            sums = warpgroup_mma(rows, columns, sums, use_acc=step > 0, is_async=True)
+            slot, phase = _next(slot, phase, STAGES)
+        sums = warpgroup_mma_wait(0, deps=(sums,))
+        for step in gl.static_range(steps):
+            mbarrier.arrive(empty.index(read))
+            mbarrier.arrive(rows_empty.index(leaf * steps + step), pred=last)
+            read, _ = _next(read, phase, STAGES)
+        if leaf % 2 == 1:
+            sums = one + sums  # noqa: F821
+        if leaf % 4 == 3:
+            sums = two + sums  # noqa: F821
+        if leaf == 7:
+            sums = (four.load(layout) if KEEP else gl.load(target, mask=live[:, None])) + sums
+        if leaf % 2 == 0:
+            one = sums  # noqa: F841
+        elif leaf % 4 == 1:
+            two = sums  # noqa: F841
+        elif leaf + 1 < LEAVES:
+            if KEEP:
+                four.store(sums)
+            else:
+                gl.store(target, sums, mask=live[:, None])
+    gl.store(target, sums, mask=live[:, None])
+    return slot, phase
+
+
+@gluon.jit
 def _multiply(out, order, table, count, tile_rows, four, w_tiles, rows_full, rows_empty, full, empty,
               HALF: gl.constexpr, N: gl.constexpr, LEAVES: gl.constexpr, CHUNKS: gl.constexpr, COLUMNS: gl.constexpr,
               STAGES: gl.constexpr, KEEP: gl.constexpr):  # fmt: skip
-    """KEEP: the left half of eight leaves waits in shared memory; otherwise in the result itself."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    steps: gl.constexpr = CHUNKS // LEAVES
     slot = 0
     phase = 0
     turn = 0
     for tile in range(gl.program_id(0), count, gl.num_programs(0)):
         expert = gl.load(table + tile * 3)
-        row = gl.load(table + tile * 3 + 1) + HALF * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))
-        live = row < gl.load(table + tile * 3 + 2)
+        start = gl.load(table + tile * 3 + 1) + HALF * 64
+        end = gl.load(table + tile * 3 + 2)
         if expert >= 0:
-            place = gl.load(order + row, mask=live, other=0).to(gl.int64) * N
-            for column in range(0, N, COLUMNS):
-                target = (out + column + place)[:, None] + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))[None, :]
-                for leaf in gl.static_range(LEAVES):
-                    sums = warpgroup_mma_init(gl.zeros([64, COLUMNS], gl.float32, layout))
-                    read = slot
-                    for step in gl.static_range(steps):
-                        if column == 0:
-                            mbarrier.wait(rows_full.index(leaf * steps + step), turn)
-                        mbarrier.wait(full.index(slot), phase)
-                        sums = warpgroup_mma(
-                            tile_rows.index(leaf * steps + step), w_tiles.index(slot).permute((1, 0)), sums,
-                            use_acc=step > 0, is_async=True,
-                        )  # fmt: skip
-                        slot, phase = _next(slot, phase, STAGES)
-                    sums = warpgroup_mma_wait(0, deps=(sums,))
-                    for step in gl.static_range(steps):
-                        mbarrier.arrive(empty.index(read))
-                        mbarrier.arrive(rows_empty.index(leaf * steps + step), pred=column + COLUMNS == N)
-                        read, _ = _next(read, phase, STAGES)
-                    if leaf % 2 == 1:
-                        sums = one + sums  # noqa: F821
-                    if leaf % 4 == 3:
-                        sums = two + sums  # noqa: F821
-                    if leaf == 7:
-                        sums = (four.load(layout) if KEEP else gl.load(target, mask=live[:, None])) + sums
-                    if leaf % 2 == 0:
-                        one = sums  # noqa: F841
-                    elif leaf % 4 == 1:
-                        two = sums  # noqa: F841
-                    elif leaf + 1 < LEAVES:
-                        if KEEP:
-                            four.store(sums)
-                        else:
-                            gl.store(target, sums, mask=live[:, None])
-                gl.store(target, sums, mask=live[:, None])
+            if start < end:
+                row = start + gl.arange(0, 64, gl.SliceLayout(1, layout))
+                live = row < end
+                place = gl.load(order + row, mask=live, other=0).to(gl.int64) * N
+                for column in range(0, N, COLUMNS):
+                    target = (out + column + place)[:, None] + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))[None, :]
+                    slot, phase = _column(
+                        target, live, column == 0, column + COLUMNS == N, turn, slot, phase, tile_rows, four, w_tiles,
+                        rows_full, rows_empty, full, empty, LEAVES, CHUNKS, COLUMNS, STAGES, KEEP, layout,
+                    )  # fmt: skip
+            else:
+                for _ in range(N // COLUMNS * CHUNKS):
+                    mbarrier.wait(full.index(slot), phase)
+                    mbarrier.arrive(empty.index(slot))
+                    slot, phase = _next(slot, phase, STAGES)
+                for chunk in gl.static_range(CHUNKS):
+                    mbarrier.arrive(rows_empty.index(chunk))
             turn ^= 1
 
 

@@ -124,21 +124,16 @@ def prove(
     format: Formats = None,
 ) -> None:
     """Examine the laws of a contract's generated kernels on this machine, and keep what was found as evidence."""
-    from isoexec_compiler import evidence, machine, proof_report
+    from isoexec_compiler import evidence, proof_report
     from isoexec_compiler import prove as prover
 
     package = pipeline.build(_load(_read(contract), contract, format))
     folder = output / package.plan.contract
-    if target not in package.plan.targets:
-        _usage(f"{contract} has the targets {', '.join(package.plan.targets)}, not {target}")
+    _check_target(package.plan.targets, target)
     problems, drifts = pipeline.verify(package, folder)
     if problems or drifts:
         sys.stdout.write(_problems(problems, {}, format) + _drifts(drifts, contract, folder, format))
         raise typer.Exit(WRONG)
-    try:
-        machine.present(target)
-    except (RuntimeError, ImportError) as error:
-        _usage(str(error))
     work = prover.tasks(
         package, contract, folder, target, seed=seed, seconds=seconds, quick=quick, only=tuple(only or ())
     )
@@ -162,14 +157,10 @@ def reveal(
     format: Formats = None,
 ) -> None:
     """Find the order in which matrix products really add, from their outputs alone; compare it with the contract."""
-    from isoexec_compiler import machine
     from isoexec_compiler import reveal as finder
 
     package = pipeline.build(_load(_read(contract), contract, format))
-    try:
-        machine.present(target)
-    except (RuntimeError, ImportError) as error:
-        _usage(str(error))
+    _check_target(package.plan.targets, target)
     agree = True
     for found in finder.reveal(package.plan, target, output / package.plan.contract, tuple(region or ()), stock=stock):
         agree &= found.agrees or found.stock
@@ -283,6 +274,17 @@ def _stop(problems: tuple[Diagnostic, ...], sources: dict[str, str], format: For
     text = _problems(problems, sources, format)
     (sys.stdout if _format(format) in (Format.JSON, Format.GITHUB) else sys.stderr).write(text)
     raise typer.Exit(WRONG)
+
+
+def _check_target(targets: tuple[str, ...], target: str) -> None:
+    from isoexec_compiler import machine
+
+    if target not in targets:
+        _usage(f"the contract has the targets {', '.join(targets)}, not {target}")
+    try:
+        machine.present(target)
+    except (RuntimeError, ImportError) as error:
+        _usage(str(error))
 
 
 def _usage(message: str) -> NoReturn:

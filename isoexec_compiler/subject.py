@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 1024, 8192)
-FEWEST, QUICK = 17, 257
+FEWEST, QUICK = 17, 65
 DEVICE = {"sm90": "cuda", "cpu": "cpu"}
 SCALARS = {"sm90": 1 << 40, "cpu": 1 << 26}
 

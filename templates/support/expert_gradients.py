@@ -14,9 +14,10 @@ STEP = 32
 FIXED = {"BLOCK": BLOCK, "STEP": STEP, "num_warps": 4, "num_stages": 3, "enable_fp_fusion": False}
 
 
-@triton.jit(do_not_specialize=["inner", "columns"])
-def _input_gradient_kernel(grad, weight, table, out, inner, columns, BLOCK: tl.constexpr, STEP: tl.constexpr):
-    """A tile of grad [R, inner] times weight [E, inner, columns] of the rows' expert."""
+@triton.jit
+def _input_gradient_kernel(grad, weight, table, out, INNER: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+                           STEP: tl.constexpr):  # fmt: skip
+    """A tile of grad [R, INNER] times weight [E, INNER, COLUMNS] of the rows' expert."""
     tile = table + tl.program_id(1) * 3
     expert = tl.load(tile)
     if expert < 0:
@@ -25,24 +26,25 @@ def _input_gradient_kernel(grad, weight, table, out, inner, columns, BLOCK: tl.c
     live = row < tl.load(tile + 2)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     acc = tl.zeros((BLOCK, BLOCK), tl.float32)
-    for first in range(0, inner, STEP):
+    for first in range(0, INNER, STEP):
         k = first + tl.arange(0, STEP)
         a = tl.load(
-            grad + row.to(tl.int64)[:, None] * inner + k[None, :], mask=live[:, None] & (k < inner)[None, :], other=0.0
+            grad + row.to(tl.int64)[:, None] * INNER + k[None, :], mask=live[:, None] & (k < INNER)[None, :], other=0.0
         )
         b = tl.load(
-            weight + (expert.to(tl.int64) * inner + k)[:, None] * columns + column[None, :],
-            mask=(k < inner)[:, None] & (column < columns)[None, :],
+            weight + (expert.to(tl.int64) * INNER + k)[:, None] * COLUMNS + column[None, :],
+            mask=(k < INNER)[:, None] & (column < COLUMNS)[None, :],
             other=0.0,
         )
         acc = tl.dot(a, b, acc)
-    mask = live[:, None] & (column < columns)[None, :]
-    tl.store(out + row.to(tl.int64)[:, None] * columns + column[None, :], acc, mask=mask)
+    mask = live[:, None] & (column < COLUMNS)[None, :]
+    tl.store(out + row.to(tl.int64)[:, None] * COLUMNS + column[None, :], acc, mask=mask)
 
 
-@triton.jit(do_not_specialize=["inner", "columns"])
-def _weight_gradient_kernel(grad, x, offsets, out, inner, columns, BLOCK: tl.constexpr, STEP: tl.constexpr):
-    """A tile of the expert's transposed grad [n, inner] times its rows x [n, columns], over all its rows in order."""
+@triton.jit
+def _weight_gradient_kernel(grad, x, offsets, out, INNER: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+                            STEP: tl.constexpr):  # fmt: skip
+    """A tile of the expert's transposed grad [n, INNER] times its rows x [n, COLUMNS], over all its rows in order."""
     expert = tl.program_id(2)
     start, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -51,11 +53,11 @@ def _weight_gradient_kernel(grad, x, offsets, out, inner, columns, BLOCK: tl.con
     for first in range(start, end, STEP):
         row = (first + tl.arange(0, STEP)).to(tl.int64)
         live = row < end
-        a = tl.load(grad + row[None, :] * inner + i[:, None], mask=live[None, :] & (i < inner)[:, None], other=0.0)
-        b = tl.load(x + row[:, None] * columns + j[None, :], mask=live[:, None] & (j < columns)[None, :], other=0.0)
+        a = tl.load(grad + row[None, :] * INNER + i[:, None], mask=live[None, :] & (i < INNER)[:, None], other=0.0)
+        b = tl.load(x + row[:, None] * COLUMNS + j[None, :], mask=live[:, None] & (j < COLUMNS)[None, :], other=0.0)
         acc = tl.dot(a, b, acc)
-    place = (expert.to(tl.int64) * inner + i)[:, None] * columns + j[None, :]
-    tl.store(out + place, acc.to(tl.bfloat16), mask=(i < inner)[:, None] & (j < columns)[None, :])
+    place = (expert.to(tl.int64) * INNER + i)[:, None] * COLUMNS + j[None, :]
+    tl.store(out + place, acc.to(tl.bfloat16), mask=(i < INNER)[:, None] & (j < COLUMNS)[None, :])
 
 
 def grouped_input_gradient(grad: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

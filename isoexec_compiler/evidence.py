@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isoexec_compiler import output
-from isoexec_compiler.identity import IMPORT, Facts, digest
+from isoexec_compiler.identity import Facts, digest
 from isoexec_compiler.plan import Kernel
 from isoexec_compiler.render import Tree
+from isoexec_compiler.template_files import imports
 
 if TYPE_CHECKING:
     from isoexec_compiler.law import Finding
@@ -109,7 +110,7 @@ def kernel_digest(kernel: Kernel, facts: Facts, tree: Tree) -> str:
     used, pending = set(), {path for path in tree if path == kernel.path or path.startswith(f"{stem}_")}
     while pending:
         used |= pending
-        pending = {f"{name}.py" for path in pending for name in IMPORT.findall(tree[path])} & tree.keys() - used
+        pending = {f"{name}.py" for path in pending for name in imports(tree[path])} & tree.keys() - used
     support = (f"{policy}support.{path.removesuffix('.py')}.source" for path in used)
     about = {
         key: value

@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 import struct
 import tokenize
 from collections.abc import Iterator, Mapping
@@ -29,7 +28,6 @@ from isoexec_compiler.render import Tree, environment, kernel_texts, masked
 from isoexec_compiler.template_files import Templates
 
 Facts = Mapping[str, Value]
-IMPORT = re.compile(r"^from \.+(\w+) import ", re.MULTILINE)
 
 
 def canonical(value: object) -> bytes:
@@ -126,7 +124,7 @@ def _below(prefix: str, facts: Facts) -> dict[str, Value]:
 def _policy(plan: Plan, target: str, templates: Templates) -> Iterator[tuple[str, Value]]:
     yield from ((f"claims.{key}", value) for key, value in plan.claims.items())
     env = environment(templates)
-    imported: set[str] = set()
+    kernels: list[str] = []
     for kernel in plan.kernels:
         if kernel.target != target:
             continue
@@ -137,21 +135,11 @@ def _policy(plan: Plan, target: str, templates: Templates) -> Iterator[tuple[str
         yield from ((f"{name}.launch.{key}", value) for key, value in kernel.bit_launch.items())
         texts = kernel_texts(plan.contract, masked(kernel), templates, env)
         yield f"{name}.source", text_digest("".join(normalised(texts[path]) for path in sorted(texts)))
-        imported |= {module for text in texts.values() for module in IMPORT.findall(text)}
-    yield from _support(imported, templates)
+        kernels += texts.values()
+    for module, text in templates.support(kernels).items():
+        yield f"support.{module}.source", text_digest(normalised(text))
     for case, table in sorted(plan.modules(target).items()):
         yield from ((f"cases.{case}.{region}", module) for region, module in sorted(table.items()))
-
-
-def _support(modules: set[str], templates: Templates) -> Iterator[tuple[str, Value]]:
-    """Digests of the support modules that kernels import, and of what those import in turn."""
-    texts = dict(templates.support())
-    found: set[str] = set()
-    pending = modules & texts.keys()
-    while pending:
-        found |= pending
-        pending = {m for name in pending for m in IMPORT.findall(texts[name]) if m in texts} - found
-    yield from ((f"support.{name}.source", text_digest(normalised(texts[name]))) for name in sorted(found))
 
 
 def _deployment(plan: Plan, target: str) -> Iterator[tuple[str, Value]]:

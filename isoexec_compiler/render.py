@@ -53,8 +53,6 @@ def render(plan: Plan, templates: Templates) -> Tree:
     """Every file of the generated package except the lock, by path below its folder."""
     env = environment(templates)
     tree = {"__init__.py": _package_header(plan), "contract.json": _contract_json(plan)}
-    for name, text in templates.support():
-        tree[f"{name}.py"] = text
     for target in plan.targets:
         tree[f"{target}/__init__.py"] = f'{LICENSE}"""Target {target} of contract {plan.contract}."""\n'
         tree[f"{target}/kernels/__init__.py"] = f'{LICENSE}"""Kernels of target {target}, one region a module."""\n'
@@ -71,6 +69,7 @@ def render(plan: Plan, templates: Templates) -> Tree:
                 targets=plan.targets,
             )
             tree[f"adapters/{adapter}.py"] = _tidy(text)
+    tree |= {f"{name}.py": text for name, text in templates.support(tree.values()).items()}
     return dict(sorted(tree.items()))
 
 

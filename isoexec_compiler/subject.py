@@ -95,10 +95,10 @@ class Subject:
     def relaunched(self, table: Launch) -> ModuleType:
         """This kernel with another table of free launch parameters, as a module of a package of its own."""
         templates = load()
-        texts = {f"{name}.py": text for name, text in templates.support()}
-        texts |= {f"{part}/__init__.py": "" for part in (".", self.kernel.target, f"{self.kernel.target}/kernels")}
         kernel = replace(self.kernel, free_launch=table)
-        texts |= kernel_texts(self.contract, kernel, templates, environment(templates))
+        texts = kernel_texts(self.contract, kernel, templates, environment(templates))
+        texts |= {f"{name}.py": text for name, text in templates.support(texts.values()).items()}
+        texts |= {f"{part}/__init__.py": "" for part in (".", self.kernel.target, f"{self.kernel.target}/kernels")}
         with tempfile.TemporaryDirectory() as folder:
             for path, text in texts.items():
                 file = Path(folder, "relaunched", path)

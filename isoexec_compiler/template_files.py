@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+RELATIVE_IMPORT = re.compile(r"^\s*from \.+(\w*) import (\([^)]*\)|[^\n#(]+)", re.MULTILINE)
 SUFFIX = {"sm90": "triton.py.jinja", "cpu": "torch.py.jinja"}
 
 
@@ -23,11 +25,21 @@ class Templates:
                 part = path[len(folder) : -len(ending)].rstrip(".")
                 yield (f"_{part}" if part else ""), path
 
-    def support(self) -> Iterator[tuple[str, str]]:
-        """(module name, text) of every support module, copied verbatim into a package."""
-        for path in sorted(self.texts):
-            if path.startswith("support/"):
-                yield path.removeprefix("support/").removesuffix(".py"), self.texts[path]
+    def support(self, texts: Iterable[str]) -> dict[str, str]:
+        """Every support module that these texts import, and that those import in turn: {module: text}."""
+        known = {p.removeprefix("support/").removesuffix(".py"): t for p, t in self.texts.items() if "support/" in p}
+        found: dict[str, str] = {}
+        pending = {name for text in texts for name in imports(text)} & known.keys()
+        while pending:
+            found |= {name: known[name] for name in pending}
+            pending = {name for module in pending for name in imports(known[module])} & known.keys() - found.keys()
+        return dict(sorted(found.items()))
+
+
+def imports(text: str) -> Iterator[str]:
+    """Names that a module takes from its package: `from ..guard import x` gives guard, `from .. import package` package."""
+    for module, names in RELATIVE_IMPORT.findall(text):
+        yield from [module] if module else (name.split(" as ")[0].strip() for name in names.strip("()").split(","))
 
 
 def folder() -> Path:

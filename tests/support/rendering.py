@@ -62,9 +62,9 @@ def render_kernel(
         tree=None,
     )
     templates = load()
-    texts = {f"{name}.py": text for name, text in templates.support()}
+    texts = kernel_texts("laws", kernel, templates, environment(templates))
+    texts |= {f"{name}.py": text for name, text in templates.support(texts.values()).items()}
     texts |= {f"{part}/__init__.py": "" for part in (".", target, f"{target}/kernels")}
-    texts |= kernel_texts("laws", kernel, templates, environment(templates))
     package = "law_" + hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
     for path, text in texts.items():
         file = _root() / package / path

@@ -258,9 +258,15 @@ def variants(kind: str) -> Iterator[tuple[tuple[str, Any], ...]]:
     """The launch parameters worth trying for prefill or for decode."""
     names = ("schedule", "block_m", "num_warps", "num_stages", "programs")
     if kind == "paged":
-        values = product(("tiles",), (16,), (2, 4, 8), (2, 3, 4, 5), (0, 264, 396, 528))
+        values = chain(
+            product(("warp_specialised",), (64,), (4,), (2, 3, 4, 6), (0, 132, 264, 396, 528)),
+            product(("tiles",), (16,), (4,), (3, 4), (0, 264, 528)),
+        )
     else:
-        values = chain([("warp_specialised", 128, 4, 1, 0)], product(("tiles",), (64, 128), (4, 8), (2, 3), (0,)))
+        values = chain(
+            product(("warp_specialised",), (128,), (4,), (2, 3, 4, 6), (0,)),
+            product(("tiles",), (128,), (8,), (2, 3), (0,)),
+        )
     for chosen in values:
         yield tuple(zip(names, chosen, strict=True))
 
@@ -308,9 +314,22 @@ def probe() -> None:
 
     for shape in (QWEN3_8B, SMALL, QWEN3_5):
         inputs = prefill_inputs(shape, (700, 33, 1500), "cuda")
-        outs = [module(shape, launch).attention(*inputs) for launch in list(variants("prefill"))[:2]]
+        launches = (None, next(x for x in variants("prefill") if x[0][1] == "tiles"))
+        outs = [module(shape, launch).attention(*inputs) for launch in launches]
         torch.cuda.synchronize()
-        print("probe", shape, differing(*outs), "differing", outs[0].isnan().sum().item(), "nan", flush=True)
+        paged = paged_inputs(shape, 5, 1, 5000, "cuda")
+        outs += [module(shape, launch).paged_attention(*paged) for launch in launches]
+        torch.cuda.synchronize()
+        print(
+            "probe",
+            shape,
+            differing(*outs[:2]),
+            differing(*outs[2:]),
+            "differing",
+            outs[0].isnan().sum().item(),
+            "nan",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -8,16 +8,17 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 
 def _recommend(attributes: Values) -> Settings:
-    stages = 3 if int(attributes["head_dim"]) > 128 else 4
-    decode: Values = {
-        "schedule": "tiles", "block_m": 16, "num_warps": 4, "num_stages": stages, "programs": 264,
+    head_dim = int(attributes["head_dim"])
+    specialised: Values = {"schedule": "warp_specialised", "num_warps": 4}
+    few_rows = {
+        **specialised, "block_m": 64, "num_stages": 6 if head_dim <= 64 else 3, "programs": 264,
     }  # fmt: skip
-    prefill: Values = {
-        "schedule": "warp_specialised", "block_m": 64, "num_warps": 4, "num_stages": 2, "programs": 0,
+    many_rows = {
+        **specialised, "block_m": 128, "num_stages": 2 if head_dim > 128 else 4, "programs": 0,
     }  # fmt: skip
     return Settings(
         constants={"kv_block": 64, "split": 1024},
-        launch={"sm90": ((16, decode), (None, prefill))},
+        launch={"sm90": ((64, few_rows), (None, many_rows))},
     )
 
 
@@ -46,7 +47,7 @@ IMPLEMENTATION = Implementation(
         "top = max(top, max(scores) * c) with c = fp32(scale * log2 e); p = exp2(fma(scores, c, -top)) in fp32",
         "eight running sums by column modulo eight: sums * exp2(old top - top) + the block halved to eight columns",
         "accumulator * exp2(old top - top), then v times p rounded to the model dtype, summed in order of the key",
-        "at the end of a split: its eight sums are halved to one",
+        "at the end of a split: adjacent pairs of its eight sums are added, then halves: one sum",
         "splits merged by ascending index: a * exp2(a.top - top) + b * exp2(b.top - top) in fp32",
         "accumulator * fp32(1 / sum) + 0, rounded once to the model dtype",
     ),
@@ -61,11 +62,11 @@ IMPLEMENTATION = Implementation(
                 type="enum",
                 choices=("tiles", "warp_specialised"),
                 free=True,
-                doc="a tile a program, or a copying warp and two multiplying warpgroups, reading no other parameter",
+                doc="a tile a program, or a copying warp and a multiplying warpgroup for every 64 rows (of 64 or 128)",
             ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows (tokens x heads) of one tile"),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
-            "num_stages": Field(type="int", choices=(1, 2, 3, 4, 5), free=True, doc="depth of the load pipeline"),
+            "num_stages": Field(type="int", choices=(1, 2, 3, 4, 5, 6), free=True, doc="depth of the load pipeline"),
             "programs": Field(
                 type="int", minimum=0, free=True, doc="CTAs to reach by sharing splits out; 0: one CTA walks them all"
             ),

@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .attention_splits import combine, finite, merge, normalise, power_of_2, share
+
 
 @triton.jit
 def _halve(x, COLUMNS: tl.constexpr):
@@ -22,12 +24,6 @@ def _halve(x, COLUMNS: tl.constexpr):
             left, right = tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
             x = left + right
     return x
-
-
-@triton.jit
-def _finite(top):
-    """The maximum to subtract; a row that has seen no key yet subtracts zero, for -inf - -inf is NaN."""
-    return tl.where(top == float("-inf"), 0.0, top)
 
 
 @triton.jit
@@ -63,26 +59,12 @@ def _fold_block(q, k, v, pages, first, kv_length, position, k_page, k_token, v_p
     if EDGE:
         scores = tl.where(key[None, :] <= position[:, None], scores, float("-inf"))
     new_top = tl.maximum(top, tl.max(scores, 1) * SCALE)
-    base = _finite(new_top) if EDGE else new_top
+    base = finite(new_top) if EDGE else new_top
     shrink = tl.exp2(top - base)
     p = tl.exp2(tl.fma(scores, tl.full(scores.shape, SCALE, tl.float32), tl.broadcast_to(-base[:, None], scores.shape)))
     total = total * shrink[:, None] + _halve(p, 8)
     acc = tl.dot(p.to(tl.bfloat16), v_tile, acc * shrink[:, None])
     return new_top, total, acc
-
-
-@triton.jit
-def _merge(top, total, acc, split_top, split_total, split_acc):
-    """The next split into the running result; a split that a row does not see changes no bit of it."""
-    new_top = tl.maximum(top, split_top)
-    base = _finite(new_top)
-    old, new = tl.exp2(top - base), tl.exp2(split_top - base)
-    return new_top, total * old + split_total * new, acc * old[:, None] + split_acc * new[:, None]
-
-
-@triton.jit
-def _normalise(total, acc):
-    return (acc * tl.div_rn(1.0, total)[:, None] + 0.0).to(tl.bfloat16)  # + 0.0: an exact zero is +0 on every path
 
 
 @triton.jit(do_not_specialize=["sequences", "tokens", "table_row", "q_token", "q_head", "k_page", "k_token", "k_head",
@@ -152,51 +134,19 @@ def _attention_kernel(q, k, v, out, lse, tops, totals, accs, query_start, seq_le
                 q_tile, k, v, pages, block * KV_BLOCK, kv_length, position, k_page * 8, k_token * 8, v_page * 8,
                 v_token * 8, s_top, s_total, s_acc, SCALE, KV_BLOCK, PAGE, True)  # fmt: skip
             pages = ahead
-        s_sum = tl.reshape(_halve(s_total, 1), (BLOCK_M,))
+        even, odd = tl.split(tl.reshape(s_total, (BLOCK_M, 4, 2)))
+        s_sum = tl.reshape(_halve(even + odd, 1), (BLOCK_M,))
         if SHARED:
             part = split.to(tl.int64) * tokens * HEADS + out_row
             tl.store(tops + part, s_top, mask=valid)
             tl.store(totals + part, s_sum, mask=valid)
             tl.store(accs + part[:, None] * HEAD_DIM + column, s_acc, mask=valid[:, None])
         else:
-            top, total, acc = _merge(top, total, acc, s_top, s_sum, s_acc)
+            top, total, acc = merge(top, total, acc, s_top, s_sum, s_acc)
     if not SHARED:
-        tl.store(out + out_row[:, None] * HEAD_DIM + column, _normalise(total, acc), mask=valid[:, None])
+        tl.store(out + out_row[:, None] * HEAD_DIM + column, normalise(total, acc), mask=valid[:, None])
         if LSE:
             tl.store(lse + head.to(tl.int64) * tokens + start + token, top + tl.log2(total), mask=valid)
-
-
-@triton.jit(do_not_specialize=["sequences", "tokens"])
-def _attention_combine_kernel(tops, totals, accs, out, query_start, seq_lens, sequences, tokens, SPLIT: tl.constexpr,
-                              HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
-                              SEQUENCES: tl.constexpr):  # fmt: skip
-    """The splits of HEAD_ROWS heads of one token, merged in ascending order."""
-    token = tl.program_id(0)
-    index = tl.arange(0, SEQUENCES)
-    begin = tl.load(query_start + index, mask=index < sequences, other=0)
-    sequence = tl.max(tl.where((index < sequences) & (begin <= token), index, 0), 0)
-    end = tl.load(query_start + sequence + 1)
-    if token >= end:
-        return
-    seen = tl.load(seq_lens + sequence) - end + token + 1
-    head = tl.program_id(1) * HEAD_ROWS + tl.arange(0, HEAD_ROWS)
-    valid = head < HEADS
-    column = tl.arange(0, HEAD_DIM)[None, :]
-    row = token.to(tl.int64) * HEADS + head
-    top = tl.full((HEAD_ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((HEAD_ROWS,), tl.float32)
-    acc = tl.zeros((HEAD_ROWS, HEAD_DIM), tl.float32)
-    for split in tl.range(0, tl.cdiv(seen, SPLIT), num_stages=4):
-        part = split.to(tl.int64) * tokens * HEADS + row
-        s_top = tl.load(tops + part, mask=valid, other=0.0)
-        s_total = tl.load(totals + part, mask=valid, other=1.0)
-        s_acc = tl.load(accs + part[:, None] * HEAD_DIM + column, mask=valid[:, None], other=0.0)
-        top, total, acc = _merge(top, total, acc, s_top, s_total, s_acc)
-    tl.store(out + row[:, None] * HEAD_DIM + column, _normalise(total, acc), mask=valid[:, None])
-
-
-def _power_of_2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def attention_tiles(
@@ -223,26 +173,16 @@ def attention_tiles(
     kv_heads, sequences = k.shape[-2], query_start.shape[0] - 1
     page, k_page, v_page = (k.shape[1], k.stride(0), v.stride(0)) if k.dim() == 4 else (0, 0, 0)
     group = heads // kv_heads
-    block_m = max(launch["block_m"], _power_of_2(group))
-    tile_tokens = block_m // group
-    slots = tokens // tile_tokens + sequences  # at least the tiles of any division of the tokens into sequences
-    tiles = sequences if max_query <= tile_tokens else slots
-    splits = -(-block_table.shape[-1] * page // split)
-    ctas = max(1, min(splits, launch["programs"] // (tiles * kv_heads)))
-    parts = [torch.empty(0, dtype=torch.float32, device=q.device)] * 3
-    if ctas > 1:
-        shape = (splits, tokens, heads)
-        parts = [torch.empty(s, dtype=torch.float32, device=q.device) for s in (shape, shape, (*shape, width))]
-    common = {"HEADS": heads, "HEAD_DIM": width, "SEQUENCES": _power_of_2(sequences), "enable_fp_fusion": False}
+    block_m = max(launch["block_m"], power_of_2(group))
+    slots, ctas, parts = share(q, kv_heads, sequences, block_m // group, block_table.shape[-1] * page, split, max_query,
+                               launch["programs"])  # fmt: skip
     _attention_kernel[(slots, kv_heads, ctas)](
         q, k, v, out, parts[0] if lse is None else lse, *parts, query_start, seq_lens, block_table, sequences, tokens,
         block_table.stride(0), q.stride(0) // 8, q.stride(1) // 8, k_page // 8, k.stride(-3) // 8, k.stride(-2) // 8,
         v_page // 8, v.stride(-3) // 8, v.stride(-2) // 8, SCALE=log2_scale, KV_BLOCK=kv_block,
-        SPLIT_BLOCKS=split // kv_block, GROUP=group, PAGE=page, BLOCK_M=block_m, SHARED=ctas > 1, LSE=lse is not None,
-        num_warps=launch["num_warps"], num_stages=launch["num_stages"], **common,
+        SPLIT_BLOCKS=split // kv_block, HEADS=heads, GROUP=group, HEAD_DIM=width, PAGE=page,
+        SEQUENCES=power_of_2(sequences), BLOCK_M=block_m, SHARED=ctas > 1, LSE=lse is not None,
+        num_warps=launch["num_warps"], num_stages=launch["num_stages"], enable_fp_fusion=False,
     )  # fmt: skip
     if ctas > 1:
-        _attention_combine_kernel[(tokens, kv_heads)](
-            *parts, out, query_start, seq_lens, sequences, tokens, SPLIT=split, HEAD_ROWS=_power_of_2(group),
-            num_warps=1, num_stages=1, **common,
-        )  # fmt: skip
+        combine(parts, out, query_start, seq_lens, kv_heads, split)

@@ -11,7 +11,8 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 def _recommend(attributes: Values) -> Settings:
     experts = int(attributes["experts"])
-    resident = int(attributes["width"]) <= 768 and int(attributes["hidden"]) % 64 == 0
+    width, hidden = int(attributes["width"]), int(attributes["hidden"])
+    resident = width <= 768 and width % 256 == 0 and hidden % 64 == 0
     return Settings(
         constants={"leaves": 8},
         launch={

@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .expert_tiles import tiles
+from .launcher import require
 
 ROWS = 128
 COLUMNS = 64
@@ -186,10 +187,16 @@ def hopper_experts(
     """out[order[r]] = the tree over `leaves` (1, 2, 4, 8) of row r times the transposed weight of its expert; fp32.
 
     rows: [R, K] bf16, sorted by expert; weight: [E, N, K] bf16; contiguous, aligned to 16 bytes; K at most 768, its
-    leaves multiples of 32; N a multiple of 64; order: int32 [R]; offsets: int32 [E + 1]; out: fp32 [R, N].
+    leaves multiples of 32; N a multiple of 64; order: int32 [R]; offsets: int32 [E + 1]; out: fp32 [R, N]. Raises
+    ValueError for other sizes.
     """
     experts, columns, width = weight.shape
-    chunk = 64 if width // leaves % 64 == 0 else 32
+    leaf = width // leaves
+    require(
+        width <= 768 and leaf % 32 == 0 and columns % COLUMNS == 0,
+        f"rows of {width} in leaves of {leaf} by {columns} columns do not fit the resident schedule",
+    )
+    chunk = 64 if leaf % 64 == 0 else 32
     table = tiles(offsets, rows.shape[0], ROWS)
     keep = leaves == 8 and width <= 512
     held = ROWS * width * 2 + ROWS * COLUMNS * 4 * keep

@@ -11,8 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import save
-
+from bench.harness import save
 from isoexec_compiler import pipeline, registry
 from isoexec_compiler.registry import Family, Field, Site
 

@@ -171,7 +171,8 @@ def rotary_cache(s: Shape) -> torch.Tensor:
     return _rotary[s.head_dim]
 
 
-def decode(s: Shape, size: int, keys: int) -> list[harness.Row]:
+def layer_times(s: Shape, size: int, keys: int) -> tuple[float, float]:
+    """Milliseconds of `LAYERS` layers with weights and caches of their own, ours and stock."""
     b = batch(size, keys)
     weights = [layer_weights(s) for _ in range(LAYERS)]
     caches = [tuple(draw(size * keys // PAGE, PAGE, s.kv_heads, s.head_dim) for _ in range(2)) for _ in range(LAYERS)]
@@ -182,11 +183,14 @@ def decode(s: Shape, size: int, keys: int) -> list[harness.Row]:
         for w, cache in zip(weights, caches, strict=True):
             x, r = layer(s, b, w, cache, x, r)
 
-    times = harness.paired(harness.graph(partial(stack, our_layer)), harness.graph(partial(stack, stock_layer)))
+    return harness.paired(harness.graph(partial(stack, our_layer)), harness.graph(partial(stack, stock_layer)))
+
+
+def decode(s: Shape, size: int, keys: int) -> list[harness.Row]:
+    times = layer_times(s, size, keys)
+    torch.cuda.empty_cache()
     matrices = 2 * (s.qkv * s.hidden + s.heads * s.head_dim * s.hidden + 3 * s.hidden * s.intermediate)
     moved = matrices + 4 * size * keys * s.kv_heads * s.head_dim
-    del caches, weights
-    torch.cuda.empty_cache()
     table, ids = draw(s.vocab, s.hidden, scale=s.hidden**-0.5), torch.randint(0, s.vocab, (size,), device="cuda")
     gamma = torch.ones(s.hidden, device="cuda", dtype=torch.bfloat16)
 

@@ -60,19 +60,22 @@ def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.
 
 
 @gluon.jit
+def _before(slot, STAGES: gl.constexpr):
+    return gl.where(slot == 0, STAGES, slot) - 1
+
+
+@gluon.jit
 def _chain(x_tiles, w_tiles, full, empty, slot, phase, STEPS: gl.constexpr, BLOCK_N: gl.constexpr,
            STAGES: gl.constexpr, layout: gl.constexpr):  # fmt: skip
     total = warpgroup_mma_init(gl.zeros([64, BLOCK_N], gl.float32, layout))
-    last = slot
     for k in range(STEPS):
         mbarrier.wait(full.index(slot), phase)
         total = warpgroup_mma(x_tiles.index(slot), w_tiles.index(slot).permute((1, 0)), total, is_async=True)
         total = warpgroup_mma_init(warpgroup_mma_wait(1, deps=(total,)))
-        mbarrier.arrive(empty.index(last), pred=k > 0)
-        last = slot
+        mbarrier.arrive(empty.index(_before(slot, STAGES)), pred=k > 0)
         slot, phase = _next(slot, phase, STAGES)
     sums = warpgroup_mma_wait(0, deps=(total,))
-    mbarrier.arrive(empty.index(last))
+    mbarrier.arrive(empty.index(_before(slot, STAGES)))
     return sums, slot, phase
 
 

@@ -27,7 +27,7 @@ CONTRACT = "tiny_dense"
 STEPS, SAMPLES, TOKENS, PROMPTS = 5, 4, 24, 8
 
 
-class Failed(RuntimeError):
+class DemoError(RuntimeError):
     """A process of the demo ended badly; the message is the end of its log."""
 
 
@@ -40,11 +40,11 @@ def start(folder: Path, script: str, *arguments: str) -> subprocess.Popen[bytes]
 
 
 def wait_for(folder: Path, name: str, processes: list[subprocess.Popen[bytes]]) -> Any:
-    """What a process published under `name`. Raises Failed when one of them ends badly before."""
+    """What a process published under `name`. Raises DemoError when one of them ends badly before."""
     while not (folder / name).exists():
         if any(process.poll() not in (None, 0) for process in processes):
             logs = "\n".join(log.read_text()[-1500:] for log in sorted(folder.glob("*.log")))
-            raise Failed(f"waiting for {name}:\n{logs}")
+            raise DemoError(f"waiting for {name}:\n{logs}")
         time.sleep(0.1)
     return torch.load(folder / name)
 
@@ -54,7 +54,7 @@ def prepare(folder: Path) -> dict[str, Any]:
     source = ROOT / "contracts" / f"{CONTRACT}.yaml"
     contract, problems = pipeline.load(source.read_bytes(), source.name)
     if contract is None:
-        raise Failed("\n".join(problem.message for problem in problems))
+        raise DemoError("\n".join(problem.message for problem in problems))
     pipeline.save(pipeline.build(contract), folder / "generated" / CONTRACT)
     document = json.loads((folder / "generated" / CONTRACT / "contract.json").read_text())
     tiny.write_model(folder / "model", document)
@@ -102,7 +102,10 @@ def main() -> None:
         try:
             prepare(folder)
             progress.update(bar, advance=1, description="stock vLLM samples, stock Megatron-core scores")
-            processes += [start(folder, "demo_engine", name, ""), start(folder, "demo_trainer", name, CONTRACT, "stock")]
+            processes += [
+                start(folder, "demo_engine", name, ""),
+                start(folder, "demo_trainer", name, CONTRACT, "stock"),
+            ]
             stock = wait_for(folder, "stock.found", processes)
             console.print(f"stock          {line(stock)}")
             progress.update(bar, advance=1, description="bound vLLM and bound Megatron-core shake hands")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of the demo, a process of its own. usage: demo_engine.py FOLDER CONTRACT (empty: the stock engine)"""
+"""The engine of the demo, a process of its own. usage: python -m examples.demo_engine FOLDER CONTRACT
+
+An empty CONTRACT starts the stock engine.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer of the demo, a process of its own. usage: demo_trainer.py FOLDER CONTRACT stock|bound
+"""The trainer of the demo, a process of its own. usage: python -m examples.demo_trainer FOLDER CONTRACT stock|bound
 
-`stock` scores the stock engine's samples with Megatron-core's own layers. `bound` shakes hands with the bound engine and
-takes GRPO steps: score, compare, differentiate, update, synchronise.
+`stock` scores the stock engine's samples with Megatron-core's own layers. `bound` shakes hands with the bound engine
+and takes GRPO steps: score, compare, differentiate, update, synchronise.
 """
 
 from __future__ import annotations
@@ -113,9 +113,7 @@ def learn(folder: Path, job: dict[str, Any], contract: str, adapter: Any, model:
         optimizer.step()
         guard.step(step + 1)
         save_file(weights.gathered(model), folder / f"{step + 1}.safetensors")
-        publish(
-            folder / f"{step + 1}.fingerprints", support.merge([support.fingerprints(weights.pieces(model))])
-        )
+        publish(folder / f"{step + 1}.fingerprints", support.merge([support.fingerprints(weights.pieces(model))]))
 
 
 def main() -> None:

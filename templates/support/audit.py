@@ -20,13 +20,14 @@ from torch.utils._pytree import tree_leaves
 from . import package
 from .regions import BOUND
 
-MOVES = frozenset(
-    """_local_scalar_dense _reshape_alias _unsafe_view alias all_to_all allgather arange as_strided broadcast cat clone
-    contiguous copy copy_ detach empty empty_like empty_strided expand fill_ full full_like gather index index_put_
-    index_select lift_fresh masked_fill new_empty new_empty_strided new_zeros ones permute repeat reshape scatter select
-    set_ slice split split_with_sizes squeeze stack t transpose unbind unsafe_split unsqueeze view where zero_ zeros
-    zeros_like""".split()
-)
+_NAMES = """
+_local_scalar_dense _reshape_alias _unsafe_view alias all_to_all allgather arange as_strided broadcast cat clone
+contiguous copy copy_ detach empty empty_like empty_strided expand fill_ full full_like gather index index_put_
+index_select lift_fresh masked_fill masked_fill_ new_empty new_empty_strided new_zeros ones permute repeat reshape
+scatter select set_ slice split split_with_sizes squeeze stack t transpose unbind unsafe_split unsqueeze view where
+zero_ zeros zeros_like
+"""
+MOVES = frozenset(_NAMES.split())
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ def _moves(operation: Any, arguments: Any, result: Any) -> bool:
     if not made or namespace == f"isoexec_{package.NAME}" or namespace == "c10d" or name.startswith("all_gather"):
         return True
     came = {t.dtype for t in _floats(arguments)}
-    return name.strip("_") in MOVES | {"to_copy"} and (not came or {t.dtype for t in made} <= came)
+    return name in MOVES | {"_to_copy"} and (not came or {t.dtype for t in made} <= came)
 
 
 class _Watch(TorchDispatchMode):

@@ -19,7 +19,7 @@ from .regions import BOUND, OPERATORS
 
 
 def _code(thing: Any) -> CodeType | None:
-    """The code behind a function, a decorated function, a method, a property or a Triton kernel; None for other things."""
+    """The code behind a function, plain or decorated, a method, a property or a Triton kernel; None for the rest."""
     for attribute in ("__func__", "fget", "fn", "__wrapped__"):
         thing = getattr(thing, attribute, thing)
     return getattr(thing, "__code__", None)

@@ -27,7 +27,7 @@ SIDES = {"engine": "trainer", "trainer": "engine"}
 Hello = Mapping[str, Any]
 
 
-class Refused(RuntimeError):
+class RefusedError(RuntimeError):
     """The handshake failed, nothing was synchronised; the message says why and where the contracts differ."""
 
 
@@ -65,17 +65,17 @@ def statement(*, rank: int, world: int, sizes: Mapping[str, object]) -> dict[str
 
 
 def hello(statements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A side's hello. Raises Refused when a rank is absent, speaks twice, or differs from the others."""
+    """A side's hello. Raises RefusedError when a rank is absent, speaks twice, or differs from the others."""
     if not statements:
-        raise Refused("no rank made a statement: the contract's package is not installed there")
+        raise RefusedError("no rank made a statement: the contract's package is not installed there")
     ranks = sorted(s["rank"] for s in statements)
     if ranks != list(range(statements[0]["world"])):
-        raise Refused(f"ranks {ranks} made statements, ranks 0 to {statements[0]['world'] - 1} are due")
+        raise RefusedError(f"ranks {ranks} made statements, ranks 0 to {statements[0]['world'] - 1} are due")
     common = _common(statements[0])
     for other in statements[1:]:
         if _common(other) != common:
             facts = "\n".join(differences(common, _common(other)))
-            raise Refused(f"rank {other['rank']} is not what rank {statements[0]['rank']} is:\n{facts}")
+            raise RefusedError(f"rank {other['rank']} is not what rank {statements[0]['rank']} is:\n{facts}")
     return {**common, "nonces": [s["nonce"] for s in sorted(statements, key=lambda s: s["rank"])]}
 
 
@@ -85,24 +85,24 @@ def _common(one: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(own: Hello, peer: Hello | None) -> None:
     if not isinstance(peer, Mapping) or not peer.get("nonces"):
-        raise Refused(f"the {SIDES[own['side']]} said nothing: one-sided contracts are no contracts")
+        raise RefusedError(f"the {SIDES[own['side']]} said nothing: one-sided contracts are no contracts")
     if peer.get("protocol") != PROTOCOL:
-        raise Refused(f"the other side speaks protocol {peer.get('protocol')}, this one {PROTOCOL}")
+        raise RefusedError(f"the other side speaks protocol {peer.get('protocol')}, this one {PROTOCOL}")
     if peer["side"] != SIDES[own["side"]]:
-        raise Refused(f"two hellos of the {own['side']}: this side's own message came back")
+        raise RefusedError(f"two hellos of the {own['side']}: this side's own message came back")
     for side in (own, peer):
         if not side["installed"]:
-            raise Refused(f"the {side['side']} has no clean INSTALL in its ledger")
+            raise RefusedError(f"the {side['side']} has no clean INSTALL in its ledger")
     if set(own["nonces"]) & set(peer["nonces"]):
-        raise Refused("both sides show the same nonce: a message was replayed")
+        raise RefusedError("both sides show the same nonce: a message was replayed")
     for what in ("contract", "target", "identities", "torch", "bound", "probes"):
         if own[what] != peer[what]:
             lines = [*differences(own[what], peer[what], what), *differences(own["facts"], peer["facts"])]
-            raise Refused(f"{own['side']} and {peer['side']} differ in {what}:\n" + "\n".join(lines[:60]))
+            raise RefusedError(f"{own['side']} and {peer['side']} differ in {what}:\n" + "\n".join(lines[:60]))
 
 
 def seal(own: Hello, peer: Hello | None) -> str:
-    """This side's seal on a hello that it accepts. Raises Refused."""
+    """This side's seal on a hello that it accepts. Raises RefusedError."""
     _check(own, peer)
     return _seal(own, peer)
 
@@ -113,18 +113,18 @@ def _seal(by: Hello, on: Hello | None) -> str:
 
 
 def agree(own: Hello, peer: Hello | None, peer_seal: str | None, mine: Mapping[str, Any]) -> Agreement:
-    """The agreement, once the other side's seal is on this side's fresh hello. Raises Refused.
+    """The agreement, once the other side's seal is on this side's fresh hello. Raises RefusedError.
 
     `mine` is the statement this very rank made: it must be the one whose nonce the hello carries.
     """
     if mine["nonce"] != own["nonces"][mine["rank"]] or _common(mine) != {k: v for k, v in own.items() if k != "nonces"}:
-        raise Refused(f"rank {mine['rank']} did not make the statement in its side's hello: it is stale")
+        raise RefusedError(f"rank {mine['rank']} did not make the statement in its side's hello: it is stale")
     _check(own, peer)
     if peer_seal is None:
-        raise Refused(f"the {SIDES[own['side']]} gave no seal: it did not accept this side")
+        raise RefusedError(f"the {SIDES[own['side']]} gave no seal: it did not accept this side")
     assert peer is not None
     if peer_seal != _seal(peer, own):
-        raise Refused(f"the seal is not the {peer['side']}'s on this hello: it is stale or replayed")
+        raise RefusedError(f"the seal is not the {peer['side']}'s on this hello: it is stale or replayed")
     pair = sorted((_seal(own, peer), peer_seal))
     return Agreement(identity=hashlib.sha256("".join(pair).encode()).hexdigest())
 

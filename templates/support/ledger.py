@@ -41,7 +41,7 @@ class Ledger:
         self.runs[region, self.case] += 1
 
     def record(self, obligation: str, version: int = 0, problems: Iterable[str] = ()) -> Entry:
-        """Write an obligation down as discharged (or as failed, with problems). Raises ValueError for a foreign name."""
+        """Write an obligation down as discharged (or as failed, with problems). Raises ValueError."""
         if obligation not in OBLIGATIONS:
             raise ValueError(f"{obligation!r} is no obligation; they are {', '.join(OBLIGATIONS)}")
         entry = Entry(obligation=obligation, version=version, problems=tuple(problems))
@@ -57,8 +57,8 @@ class Ledger:
 def uneven(runs: Mapping[tuple[str, str], int], multiplicity: Mapping[str, int], case: str) -> list[str]:
     """Sentences on regions that ran less or more often than the model holds them, for every forward of `case`.
 
-    The embedding is the clock: one forward is one run of it. The head and the log-softmax run on demand, for samples and
-    for prompts, and must keep each other's pace.
+    The embedding is the clock: one forward is one run of it. The head and the log-softmax run on demand, for samples
+    and for prompts, and must keep each other's pace.
     """
     forwards, heads = runs.get(("embed", case), 0), runs.get(("head", case), 0)
     if not forwards or not heads:

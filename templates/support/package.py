@@ -53,7 +53,7 @@ class Package:
         }
 
     def kernel(self, target: str, region: str, case: str) -> ModuleType:
-        """The module that computes `region` in `case` on `target`. Raises KeyError when the contract has no such pair."""
+        """The module that computes `region` in `case` on `target`. Raises KeyError without one."""
         return importlib.import_module(f"{NAME}.{target}.kernels.{self.contract['kernels'][target][case][region]}")
 
 

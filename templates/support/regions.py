@@ -63,7 +63,7 @@ def _untraceable(*_: Any) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """`function` is the name in the kernel file; `whole` says that one call is one run of the region, not a part of it."""
+    """`function` is the name in the kernel file; `whole` says that one call is one run of the region, not a part."""
 
     function: str
     arguments: str

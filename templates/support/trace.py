@@ -34,7 +34,7 @@ def widths() -> dict[str, int]:
     largest = max(int(size) for size in contract.sizes("tp"))
     model = contract.model
     head, shard = model["head_dim"], model["intermediate_size"] // largest
-    found = {name: head for name in ("qkv", "q_norm", "k_norm", "rope", "attn")}
+    found = dict.fromkeys(("qkv", "q_norm", "k_norm", "rope", "attn"), head)
     return found | {"gate_up": shard, "act": shard, "head": model["vocab_size"] // largest}
 
 
@@ -51,10 +51,13 @@ def _root(region: str, operator: str, arguments: list[torch.Tensor], result: tor
 def collecting() -> Iterator[Trace]:
     """Collect row digests while the context is open; the trace is filled when it closes."""
     cut, seen, trace = widths(), dict[str, list[torch.Tensor]](), Trace()
+    vocab = package.load().model["vocab_size"]
 
     def tap(region: str, operator: str, arguments: list[torch.Tensor], result: torch.Tensor) -> None:
         if operator == "embedding":
             trace.tokens += result.shape[0]
+            if arguments[1].shape[0] != vocab:
+                return  # a shard: the rows are whole when they have been selected over the ranks
         if region == "logprobs" or operator == "partial":
             return  # log-probabilities are compared themselves; a partial is a node that depends on the number of ranks
         rows = _root(region, operator, arguments, result.detach())

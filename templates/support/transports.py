@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 
-from .handshake import SIDES, Agreement, Hello, Refused, agree, seal
+from .handshake import SIDES, Agreement, Hello, RefusedError, agree, seal
 
 
 class Transport(Protocol):
-    """`put` publishes this side's message of a kind, `get` waits for the other side's and raises Refused in vain."""
+    """`put` publishes this side's message of a kind, `get` waits for the other side's or raises RefusedError."""
 
     side: str
 
@@ -49,7 +49,7 @@ class Folder:
         end = time.monotonic() + self.seconds
         while not file.exists():
             if time.monotonic() > end:
-                raise Refused(f"no {kind} of the {SIDES[self.side]} within {self.seconds:g} s")
+                raise RefusedError(f"no {kind} of the {SIDES[self.side]} within {self.seconds:g} s")
             time.sleep(0.02)
         return json.loads(file.read_text())
 
@@ -70,12 +70,12 @@ class Store:
         try:
             self.store.wait([key], timedelta(seconds=self.seconds))
         except (RuntimeError, dist.DistStoreError):
-            raise Refused(f"no {kind} of the {SIDES[self.side]} within {self.seconds:g} s") from None
+            raise RefusedError(f"no {kind} of the {SIDES[self.side]} within {self.seconds:g} s") from None
         return json.loads(self.store.get(key))
 
 
 def shake(transport: Transport, own: Hello, mine: Mapping[str, Any]) -> Agreement:
-    """The whole handshake from one side: hello for hello, seal for seal. Raises Refused."""
+    """The whole handshake from one side: hello for hello, seal for seal. Raises RefusedError."""
     transport.put("hello", own)
     peer = transport.get("hello")
     transport.put("seal", seal(own, peer))

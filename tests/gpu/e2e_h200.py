@@ -126,10 +126,7 @@ def trainer(args: argparse.Namespace, bound: bool) -> tuple[Any, torch.nn.Module
     weights = importlib.import_module(f"{args.contract}.adapters.megatron_weights")
     package = importlib.import_module(f"{args.contract}.package").load()
     config = adapter.transformer_config(perform_initialization=False, use_cpu_initialization=DEVICE == "cpu")
-    if bound:
-        network = adapter.ContractModel(config)
-    else:
-        network = stock_model(config, package.model).to(package.dtype)
+    network = adapter.ContractModel(config) if bound else stock_model(config, package.model).to(package.dtype)
     network = network.to(DEVICE).eval()
     tensors = load_file(Path(args.out) / "model" / "model.safetensors", device=DEVICE)
     importlib.import_module(f"{args.contract}.weights").load(weights.pieces(network), tensors)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from isoexec_compiler import pipeline
 from examples import tiny
+from isoexec_compiler import pipeline
 from tests.runtimes.comparison import MATRIX
 from tests.runtimes.processes import run_engine, run_trainer
 
@@ -47,6 +48,15 @@ RUNS = (
         "max_tokens": 24,
     },
 )
+RUNS_FP32 = (
+    {"name": "fp32_together", "engine": PLAIN, "max_tokens": 12},
+    {
+        "name": "fp32_chunks",
+        "engine": {**SMALL, "max_num_batched_tokens": 32},
+        "prompt_logprobs": True,
+        "max_tokens": 12,
+    },
+)
 LAYOUTS = {"tp1": (1, False), "tp2": (2, False), "tp2+sp": (2, True), "tp4+sp": (4, True)}
 
 
@@ -69,7 +79,7 @@ class Workplace:
             "dtype: bf16", f"dtype: {dtype}"
         )
         if dtype != "bf16":
-            text = text.replace("targets: [sm90, cpu]", "targets: [cpu]")
+            text = re.sub(r"    launch:\n(?: {6,}.*\n)+", "", text.replace("targets: [sm90, cpu]", "targets: [cpu]"))
         self.source = root / f"{self.contract}.yaml"
         self.source.write_text(text)
         self.generated, self.model, self.out = root / "generated", root / "model", root / "out"
@@ -126,3 +136,8 @@ def scored(bf16: Workplace, sampled: dict[str, Any]) -> dict[str, list[dict[str,
     for layout in ("tp2", "tp2+sp", "tp4+sp"):
         found[layout] = bf16.trainer(f"trainer_{layout}", *names[:2], *names[3:5], layout=layout)
     return found
+
+
+@pytest.fixture(scope="session")
+def sampled_fp32(fp32: Workplace) -> dict[str, Any]:
+    return fp32.engine("engine_fp32", *RUNS_FP32)

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 SECONDS = 600
 
 
-def _run(script: str, job: dict[str, Any], ranks: int, environment: dict[str, str]) -> None:
+def run_script(script: str, job: dict[str, Any], ranks: int = 1, **environment: str) -> None:
     """Start one process for each rank and wait. Raises AssertionError with the last output of a rank that fails."""
     out = Path(job["out"])
     file = out / f"{job['name']}.json"
@@ -47,12 +47,12 @@ def free_port() -> int:
 
 def run_engine(job: dict[str, Any], **environment: str) -> dict[str, dict[str, Any]]:
     """Results of every run of an engine job, by name."""
-    _run("engine_process.py", job, 1, environment)
+    run_script("engine_process.py", job, **environment)
     return {run["name"]: torch.load(Path(job["out"]) / f"{run['name']}.pt") for run in job["runs"]}
 
 
 def run_trainer(job: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
     """Results of a trainer job, one for each rank."""
     job = {"port": free_port(), "sp": False, "tp": 1, **job}
-    _run("trainer_process.py", job, job["tp"], environment)
+    run_script("trainer_process.py", job, job["tp"], **environment)
     return [torch.load(Path(job["out"]) / f"{job['name']}.{rank}.pt") for rank in range(job["tp"])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promise: however the engine scheduled a request and however the trainer is cut, no bit of a log-probability differs.
+"""The promise: however the engine scheduled a request and however the trainer is cut, no bit of a log-prob differs.
 
 Each cell compares the log-probabilities of all sampled tokens (and of prompts, where the engine reports them) and the
 digests of every row that every region produced. The printed matrix gives the counts.
@@ -76,21 +76,11 @@ def test_tensor_parallel_engine(bf16: Workplace) -> None:
             assert cell.clean, cell.line()
 
 
-def test_fp32(fp32: Workplace) -> None:
+def test_fp32(fp32: Workplace, sampled_fp32: dict[str, Any]) -> None:
     """Nothing is rounded between regions, so that no wrong order can hide."""
-    runs = (
-        {"name": "fp32_together", "engine": PLAIN, "max_tokens": 12},
-        {
-            "name": "fp32_chunks",
-            "engine": {**SMALL, "max_num_batched_tokens": 32},
-            "prompt_logprobs": True,
-            "max_tokens": 12,
-        },
-    )
-    engine = fp32.engine("engine_fp32", *runs)
     for layout in ("tp1", "tp2+sp"):
-        ranks = fp32.trainer(f"trainer_fp32_{layout}", *engine, layout=layout)
-        for name, result in engine.items():
+        ranks = fp32.trainer(f"trainer_fp32_{layout}", *sampled_fp32, layout=layout)
+        for name, result in sampled_fp32.items():
             for batching in BATCHINGS:
                 cell = compare(result, f"{name}|{batching}|", ranks, (name, f"{layout} {batching}"))
                 MATRIX.append(cell)

@@ -39,7 +39,12 @@ def package(generated: Path) -> Iterator[SimpleNamespace]:
 
 
 def observed(package: SimpleNamespace, **changed: object) -> object:
-    facts = {"side": "trainer", "distribution": "megatron-core", "sizes": {"tp": 2, "sp": "on"}, "dtype": torch.bfloat16}
+    facts = {
+        "side": "trainer",
+        "distribution": "megatron-core",
+        "sizes": {"tp": 2, "sp": "on"},
+        "dtype": torch.bfloat16,
+    }
     return package.guard.Observed(**{**facts, **changed})
 
 
@@ -67,7 +72,9 @@ def test_a_foreign_runtime_is_refused(package: SimpleNamespace, changed: dict[st
         assert not package.regions.BOUND.ledger.holds("INSTALL")
 
 
-@pytest.mark.parametrize("variable", ["TRITON_F32_DEFAULT", "TRITON_INTERPRET", "NVIDIA_TF32_OVERRIDE", "PTXAS_OPTIONS"])
+@pytest.mark.parametrize(
+    "variable", ["TRITON_F32_DEFAULT", "TRITON_INTERPRET", "NVIDIA_TF32_OVERRIDE", "PTXAS_OPTIONS"]
+)
 def test_an_override_in_the_environment_is_refused(
     package: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
@@ -127,7 +134,10 @@ def test_shadowed_and_hooked_modules_are_seen(package: SimpleNamespace) -> None:
     assert check("norm", norm, torch.nn.Linear) == ["norm is a Identity, not the adapter's Linear"]
     norm.forward = lambda x: x  # type: ignore[method-assign]
     norm.register_forward_hook(lambda *_: None)
-    assert check("norm", norm, torch.nn.Identity) == ["norm.forward is shadowed on the instance", "norm carries forward hooks"]
+    assert check("norm", norm, torch.nn.Identity) == [
+        "norm.forward is shadowed on the instance",
+        "norm carries forward hooks",
+    ]
 
 
 def test_a_region_that_ran_too_seldom_is_named(package: SimpleNamespace) -> None:

@@ -77,7 +77,7 @@ def test_a_different_peer_is_refused(
 ) -> None:
     h = package.handshake
     own, peer = h.hello([speaks(facts, "trainer")]), h.hello([speaks(facts, "engine", **fault)])
-    with pytest.raises(h.Refused, match=reason):
+    with pytest.raises(h.RefusedError, match=reason):
         h.seal(own, peer)
 
 
@@ -88,23 +88,23 @@ def test_the_structural_difference_is_shown(package: SimpleNamespace, facts: dic
     lock = {**facts["facts"], key: 16}
     changed = {"facts": lock, "identities": {**facts["identities"], "numerical_policy": "sha256:other"}}
     own, peer = h.hello([speaks(facts, "trainer")]), h.hello([speaks(facts, "engine", **changed)])
-    with pytest.raises(h.Refused, match=rf"{key}: {facts['facts'][key]} -> 16"):
+    with pytest.raises(h.RefusedError, match=rf"{key}: {facts['facts'][key]} -> 16"):
         h.seal(own, peer)
 
 
 @pytest.mark.parametrize("peer", [None, {}, {"nonces": []}])
 def test_absence_is_refused(package: SimpleNamespace, facts: dict[str, Any], peer: Any) -> None:
     h = package.handshake
-    with pytest.raises(h.Refused, match="said nothing"):
+    with pytest.raises(h.RefusedError, match="said nothing"):
         h.seal(h.hello([speaks(facts, "trainer")]), peer)
-    with pytest.raises(h.Refused, match="no rank made a statement"):
+    with pytest.raises(h.RefusedError, match="no rank made a statement"):
         h.hello([])
 
 
 def test_one_sided_is_refused(package: SimpleNamespace, facts: dict[str, Any]) -> None:
     h = package.handshake
     ours, theirs = speaks(facts, "trainer"), speaks(facts, "engine")
-    with pytest.raises(h.Refused, match="gave no seal"):
+    with pytest.raises(h.RefusedError, match="gave no seal"):
         h.agree(h.hello([ours]), h.hello([theirs]), None, ours)
 
 
@@ -114,7 +114,7 @@ def test_replay_is_refused(package: SimpleNamespace, facts: dict[str, Any]) -> N
     ours, theirs = speaks(facts, "trainer"), speaks(facts, "engine")
     recorded, seal = h.hello([theirs]), h.seal(h.hello([theirs]), h.hello([ours]))
     again = speaks(facts, "trainer")
-    with pytest.raises(h.Refused, match="stale or replayed"):
+    with pytest.raises(h.RefusedError, match="stale or replayed"):
         h.agree(h.hello([again]), recorded, seal, again)
 
 
@@ -122,16 +122,16 @@ def test_a_stale_statement_is_refused(package: SimpleNamespace, facts: dict[str,
     h = package.handshake
     old, theirs = speaks(facts, "trainer"), speaks(facts, "engine")
     own, peer = h.hello([old]), h.hello([theirs])
-    with pytest.raises(h.Refused, match="stale"):
+    with pytest.raises(h.RefusedError, match="stale"):
         h.agree(own, peer, h.seal(peer, own), speaks(facts, "trainer"))
 
 
 def test_rank_divergence_is_refused(package: SimpleNamespace, facts: dict[str, Any]) -> None:
     h = package.handshake
     first, second = (speaks(facts, "engine", rank=rank, world=2) for rank in (0, 1))
-    with pytest.raises(h.Refused, match=r"rank 1 is not what rank 0 is:\n  probes.attn: "):
+    with pytest.raises(h.RefusedError, match=r"rank 1 is not what rank 0 is:\n  probes.attn: "):
         h.hello([first, {**second, "probes": {**second["probes"], "attn": "0"}}])
-    with pytest.raises(h.Refused, match="ranks 0 to 1 are due"):
+    with pytest.raises(h.RefusedError, match="ranks 0 to 1 are due"):
         h.hello([first])
     assert len(h.hello([second, first])["nonces"]) == 2
 
@@ -143,7 +143,7 @@ def _shake_both(package: SimpleNamespace, facts: dict[str, Any], transports: lis
         mine = speaks(facts, transport.side)
         try:
             results[i] = package.transports.shake(transport, package.handshake.hello([mine]), mine)
-        except package.handshake.Refused as refusal:
+        except package.handshake.RefusedError as refusal:
             results[i] = refusal
 
     threads = [threading.Thread(target=side, args=(i, t)) for i, t in enumerate(transports)]
@@ -162,7 +162,7 @@ def test_through_a_folder(package: SimpleNamespace, facts: dict[str, Any], tmp_p
     # What that handshake left behind is no handshake.
     alone = package.transports.Folder(path=tmp_path, side="trainer", seconds=0.1)
     mine = speaks(facts, "trainer")
-    with pytest.raises(package.handshake.Refused, match="stale or replayed"):
+    with pytest.raises(package.handshake.RefusedError, match="stale or replayed"):
         package.transports.shake(alone, package.handshake.hello([mine]), mine)
 
 
@@ -180,7 +180,7 @@ def test_nobody_there(package: SimpleNamespace, facts: dict[str, Any], tmp_path:
         package.transports.Folder(path=tmp_path, side="engine", seconds=0.1),
         package.transports.Store(store=dist.HashStore(), side="engine", seconds=0.1),
     ):
-        with pytest.raises(package.handshake.Refused, match="no hello of the trainer"):
+        with pytest.raises(package.handshake.RefusedError, match="no hello of the trainer"):
             package.transports.shake(transport, package.handshake.hello([mine]), mine)
 
 
@@ -216,7 +216,9 @@ def test_fingerprints_do_not_depend_on_the_cut(package: SimpleNamespace) -> None
 )
 def test_a_faulty_sync_is_named(package: SimpleNamespace, name: str, fault: Any) -> None:
     w, sent = package.weights, tensors()
-    held = {key: (fault(t) if key == name and fault else t) for key, t in sent.items() if not (key == name and not fault)}
+    held = {
+        key: (fault(t) if key == name and fault else t) for key, t in sent.items() if not (key == name and not fault)
+    }
     ours, theirs = (w.merge([w.fingerprints(w.whole(k, t) for k, t in side.items())]) for side in (sent, held))
     assert [problem.split(":")[0].split(" ")[0] for problem in w.disagreements(ours, theirs)] == [name]
     assert w.disagreements(ours, ours) == []
@@ -239,6 +241,6 @@ def test_a_load_that_cannot_be_whole_copies_nothing(package: SimpleNamespace) ->
         {**sent, "A_log": sent["A_log"].to(torch.bfloat16)},
     ):
         held = {key: torch.zeros_like(t) for key, t in sent.items()}
-        with pytest.raises(ValueError, match="A_log|extra"):
+        with pytest.raises(ValueError, match=r"A_log|extra"):
             w.load([w.whole(key, t) for key, t in held.items()], broken)
         assert all((t == 0).all() for t in held.values())

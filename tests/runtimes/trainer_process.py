@@ -2,7 +2,8 @@
 """One rank of a trainer: scores what engines sampled. usage: trainer_process.py JOB.json RANK
 
 Job: name, contract, generated, model, tp, sp, port, out (folder), runs (names of engine_process.py's files there),
-batchings (the first one is traced), mutations, whole (the run whose whole distributions are computed).
+batchings (the first one is traced), mutations, whole (the run whose whole distributions are computed),
+gradients (sequences whose summed log-probability is differentiated).
 """
 
 from __future__ import annotations
@@ -92,6 +93,27 @@ def scored(adapter: Any, model: Any, sequences: list[list[int]], batching: str, 
     return [found[i] for i in range(len(sequences))]
 
 
+def gradients(job: dict[str, Any], adapter: Any, model: Any) -> dict[str, torch.Tensor]:
+    """The gradient of the sum of all next-token log-probabilities, whole tensors under the checkpoint's names."""
+    weights = importlib.import_module(f"{job['contract']}.adapters.megatron_weights")
+    multiple = job["tp"] if job["sp"] else 1
+    for indices, tokens, _ in batches(job["gradients"], "alone", multiple):
+        logprobs = adapter.score(model, tokens)
+        logprobs[0, : len(job["gradients"][indices[0]]) - 1].sum().backward()
+    for name, parameter in model.named_parameters():
+        # What Megatron's finalisation sums: replicated weights that each rank fed with a share of the rows or heads.
+        if "q_layernorm" in name or "k_layernorm" in name or getattr(parameter, "sequence_parallel", False):
+            dist.all_reduce(parameter.grad)
+    held = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.grad)
+        whole = weights.gathered(model)
+        for name, parameter in model.named_parameters():
+            parameter.copy_(held[name])
+    return whole
+
+
 def main() -> None:
     job, rank = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
     torch.set_num_threads(1)
@@ -113,7 +135,9 @@ def main() -> None:
         sequences = torch.load(Path(job["out"]) / f"{job['whole']}.pt")["sequences"]
         with torch.no_grad():
             result["whole"] = [adapter.distributions(model, torch.tensor(sequence)) for sequence in sequences]
-    guard.first_forward("trainer_score")
+    if job.get("gradients"):
+        result["gradients"] = gradients(job, adapter, model)
+    guard.first_forward("trainer_fwd" if job.get("gradients") else "trainer_score")
     result["report"] = importlib.import_module(f"{job['contract']}.ledger").report(
         importlib.import_module(f"{job['contract']}.regions").BOUND.ledger, side="trainer", rank=rank
     )

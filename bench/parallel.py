@@ -11,7 +11,6 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from types import ModuleType
 
 import torch
@@ -23,6 +22,7 @@ from tests.laws.moe_layer import LARGE, Moe, share
 from tests.support.bits import assert_same_bits, differing
 from tests.support.inputs import normal
 from tests.support.rendering import render_kernel
+from tests.support.support_modules import support_module
 
 HIDDEN = 2048
 NVLINK_BYTES_PER_MS = 4.5e8
@@ -127,8 +127,7 @@ def on_rank(rank: int, world: int, store: str, quick: bool) -> None:
     group = dist.group.WORLD
     moe = Moe("sm90")
     matmul = render_kernel("matmul_tree", "sm90", {"n": HIDDEN, "k": 4096, "split": "rows", "out": "model"})
-    package = moe.down.__package__.split(".")[0]
-    modules = {name: import_module(f"{package}.{name}") for name in ("tree_collectives", "routed_experts", "peer_tree")}
+    modules = {name: support_module(name) for name in ("tree_collectives", "routed_experts", "peer_tree")}
     modules |= {"moe": moe, "matmul": matmul}
     peer = modules["peer_tree"].PeerTree(group, 128 * HIDDEN)
     check_reductions(group, modules, peer)

@@ -19,18 +19,16 @@ from tests.laws.moe_layer import SMALL, Moe, share
 from tests.support.bits import assert_same_bits, differing
 from tests.support.inputs import normal, wide
 from tests.support.ranks import on_ranks
+from tests.support.support_modules import support_module
 
 WORLDS = (1, 2, 3, 4, 8)
 COLUMNS = 257
 # Rows on both sides of the one-shot threshold at every group size, and those that no group divides.
 ROWS = (0, 1, 3, 9, 17, 509, 2600)
 MOE = Moe("cpu")
+EXPERTS = support_module("routed_experts")
+COLLECTIVES = importlib.import_module(f"{EXPERTS.__package__}.tree_collectives")
 Routed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def support(name: str) -> ModuleType:
-    """A support module of a rendered package."""
-    return importlib.import_module(f"{MOE.down.__package__.split('.')[0]}.{name}")
 
 
 def pairwise(parts: list[torch.Tensor]) -> torch.Tensor:
@@ -65,7 +63,7 @@ def routed(rows: int) -> Routed:
 @cache
 def whole_of(rows: int) -> torch.Tensor:
     """What one rank computes for `routed(rows)`."""
-    experts = support("routed_experts")
+    experts = EXPERTS
     return experts.routed_experts(*routed(rows), MOE.gate_up_weight, MOE.down_weight, kernels(experts))
 
 
@@ -175,7 +173,7 @@ def leaves_of(rows: int, tokens: slice, owned: slice) -> list[torch.Tensor]:
 @cache
 def gradients(rows: int) -> tuple[torch.Tensor, ...]:
     """Gradients on one rank with respect to tokens, router weights and both expert weights."""
-    experts = support("routed_experts")
+    experts = EXPERTS
     x, *others = leaves_of(rows, slice(None), slice(None))
     out = experts.routed_experts(x, routed(rows)[1], *others, kernels(experts))
     return torch.autograd.grad(out, (x, *others), normal(*x.shape, seed=6, dtype="bf16"))
@@ -196,7 +194,7 @@ def check_gradients(group: dist.ProcessGroup, experts: ModuleType) -> None:
 
 
 def check_all(group: dist.ProcessGroup) -> None:
-    collectives, experts = support("tree_collectives"), support("routed_experts")
+    collectives, experts = COLLECTIVES, EXPERTS
     check_reductions(group, collectives)
     check_rank_order(group, collectives)
     if SMALL.experts % dist.get_world_size(group) == 0:
@@ -218,10 +216,10 @@ def test_every_layout_has_the_bits_of_one_rank(world: int) -> None:
 
 def test_a_tree_is_not_summed_in_bf16() -> None:
     with pytest.raises(ValueError, match="float32"):
-        support("tree_collectives").tree_sum(torch.zeros(2, 3, dtype=torch.bfloat16))
+        COLLECTIVES.tree_sum(torch.zeros(2, 3, dtype=torch.bfloat16))
 
 
 def test_tree_against_the_published_discriminating_vector() -> None:
     """1, 2^-24, 2^-24, 2^-24: a left fold gives 0x3F800000, the balanced tree 0x3F800001."""
     parts = torch.tensor([1.0, 2**-24, 2**-24, 2**-24])[:, None]
-    assert support("tree_collectives").tree_sum(parts).view(torch.int32).item() == 0x3F800001
+    assert COLLECTIVES.tree_sum(parts).view(torch.int32).item() == 0x3F800001

@@ -35,6 +35,11 @@ def _next(slot, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def _before(slot, STAGES: gl.constexpr):
+    return gl.where(slot == 0, STAGES, slot) - 1
+
+
+@gluon.jit
 def _copy(x, weight, order, table, units, top_k, upper, lower, w_tiles, full, empty, N: gl.constexpr, K: gl.constexpr,
           COLUMNS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
@@ -80,17 +85,15 @@ def _multiply(out, table, units, x_tiles, w_tiles, full, empty, HALF: gl.constex
         if expert >= 0:
             if first < end:
                 sums = warpgroup_mma_init(gl.zeros([64, COLUMNS], gl.float32, layout))
-                last = slot
                 for k in range(K // CHUNK):
                     mbarrier.wait(full.index(slot), phase)
                     fence_async_shared()
                     sums = warpgroup_mma(x_tiles.index(slot), w_tiles.index(slot).permute((1, 0)), sums, is_async=True)
                     sums = warpgroup_mma_init(warpgroup_mma_wait(1, deps=(sums,)))
-                    mbarrier.arrive(empty.index(last), pred=k > 0)
-                    last = slot
+                    mbarrier.arrive(empty.index(_before(slot, STAGES)), pred=k > 0)
                     slot, phase = _next(slot, phase, STAGES)
                 sums = warpgroup_mma_wait(0, deps=(sums,))
-                mbarrier.arrive(empty.index(last))
+                mbarrier.arrive(empty.index(_before(slot, STAGES)))
                 row = first + gl.arange(0, 64, gl.SliceLayout(1, layout))
                 column = unit % across * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
                 target = out + row.to(gl.int64)[:, None] * N + column[None, :]

@@ -25,8 +25,8 @@ from tests.support.ptx import compiled_launches
 from tests.support.rendering import render_kernel
 
 COPIED_BYTES_PER_MS = 4.3e9
-SCANS = ((64, 4, 2), (64, 4, 1), (64, 4, 3), (128, 8, 1), (128, 8, 2), (32, 4, 2), (32, 2, 2), (32, 2, 1))
-STEPS = ((128, 8), (128, 4), (64, 4), (64, 8), (32, 4), (64, 2), (32, 2))
+SCANS = ((64, 4, 3), (64, 4, 2), (64, 4, 1), (128, 8, 1), (128, 8, 2), (32, 4, 2), (32, 2, 2), (32, 2, 1))
+STEPS = ((4, 64, 4), (2, 64, 4), (4, 128, 8), (4, 128, 4), (4, 32, 4), (4, 64, 2), (4, 32, 2), (4, 32, 1), (1, 64, 4))
 RECURRENT = ((8, 1), (16, 1), (32, 4), (64, 4), (16, 2), (32, 2), (128, 4), (128, 8))
 
 
@@ -34,10 +34,9 @@ def attributes(qk_heads: int) -> Values:
     return {"qk_heads": qk_heads, "v_heads": 32, "key_dim": 128, "value_dim": 128, "scale": 128**-0.5}
 
 
-def rxc(qk_heads: int, scan: tuple[int, int, int] = SCANS[0], step: tuple[int, int] = STEPS[0]) -> ModuleType:
-    launch = dict(
-        zip(("scan_block_v", "scan_warps", "scan_stages", "step_block_v", "step_warps"), scan + step, strict=True)
-    )
+def rxc(qk_heads: int, scan: tuple[int, int, int] = SCANS[0], step: tuple[int, int, int] = STEPS[0]) -> ModuleType:
+    names = ("scan_block_v", "scan_warps", "scan_stages", "row_warps", "step_block_v", "step_warps")
+    launch = dict(zip(names, scan + step, strict=True))
     return render_kernel("gdn_rxc", "sm90", attributes(qk_heads), launch=((None, launch),))
 
 
@@ -202,9 +201,9 @@ def alone(scans: tuple[tuple[int, int, int], ...], tokens: int) -> None:
     print(f"prepare T={tokens}: {time(lambda: module.prepare(*inputs, cu)):.4f} ms", flush=True)
     backward = sys.modules[module.DeltaRule.__module__]
     grad = torch.randn_like(given["v"])
-    rest = (given["q"], given["k"], given["v"], given["beta"], cu, prepared, grad, 128**-0.5)
+    rest = (given["q"], given["k"], given["v"], cu, prepared, grad, 128**-0.5)
     print(f"backward T={tokens}: {time(lambda: backward.gradients(*rest)):.4f} ms", flush=True)
-    trace = (given["q"], given["k"], given["v"], given["beta"], prepared, cu, 128**-0.5, backward.SCAN)
+    trace = (given["q"], given["k"], given["v"], prepared, cu, 128**-0.5, backward.SCAN)
     print(f"  its scan: {time(lambda: module.scan(*trace, trace=True, out=False)):.4f} ms", flush=True)
     passes = [backward.gradients(*rest) for _ in range(3)]
     print(
@@ -243,7 +242,7 @@ def names(times: tuple[float, float], peer: str) -> tuple[float, str, float]:
 
 
 def decode(
-    steps: tuple[tuple[int, int], ...], natives: tuple[tuple[int, int], ...], lanes_list: tuple[int, ...], qk_heads: int
+    steps: tuple[tuple[int, int, int], ...], natives: tuple[tuple[int, int], ...], lanes_list: tuple[int, ...], qk_heads: int
 ) -> Iterator[harness.Row]:
     for lanes in lanes_list:
         given = rows(lanes, qk_heads)

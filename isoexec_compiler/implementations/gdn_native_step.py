@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
+RECURRENT_ROUNDING = (
+    "S * exp2(g * fp32(log2 e)), then u = (v - S k) * beta, then S + u k^T, each operation rounded in fp32",
+    "S k and S q: balanced tree of adjacent pairs over the key axis",
+    "o = (S q) * scale, rounded to bf16",
+)
+RECURRENT_LAUNCH = {
+    "recurrent_block_v": Field(type="int", choices=(8, 16, 32, 64, 128), free=True, doc="value columns of one program"),
+    "recurrent_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of one program"),
+}
 
-def _recommend(attributes: Values) -> Settings:
-    launch = {"recurrent_block_v": 16, "recurrent_warps": 1}
+
+def recurrent_settings(attributes: Values) -> Settings:
+    """What every recurrence recommends."""
+    launch = {"recurrent_block_v": 8, "recurrent_warps": 1}
     return Settings(constants={"state": "fp32"}, launch={"sm90": ((None, launch),)})
 
 
@@ -18,21 +29,11 @@ IMPLEMENTATION = Implementation(
         "The usual engine's decode: the state after every token in fp32, no tensor cores. Its bits are not those of "
         "chunk kernels, so no `equal_bits` claim over both can hold: the baseline that the others replace."
     ),
-    rounding=(
-        "S * exp2(g * fp32(log2 e)), then u = (v - S k) * beta, then S + u k^T, each operation rounded in fp32",
-        "S k and S q: balanced tree of adjacent pairs over the key axis",
-        "o = (S q) * scale, rounded to bf16",
-    ),
+    rounding=RECURRENT_ROUNDING,
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
     constants={"state": Field(type="enum", choices=("fp32",), doc="dtype of the state between tokens")},
-    launch={
-        "sm90": {
-            "recurrent_block_v": Field(
-                type="int", choices=(8, 16, 32, 64, 128), free=True, doc="value columns of one program"
-            ),
-            "recurrent_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of one program"),
-        }
-    },
+    launch={"sm90": RECURRENT_LAUNCH},
     cases=("engine_decode",),
-    recommend=_recommend,
+    recommend=recurrent_settings,
+    exact_with=("gdn_recurrent_everywhere",),
 )

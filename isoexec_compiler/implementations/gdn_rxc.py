@@ -6,22 +6,43 @@ from collections.abc import Iterator
 
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
+CHUNK_ROUNDING = (
+    "G_t = G_{t-1} + g_t * fp32(log2 e), fp32, from the chunk's first row; E_ts = exp2(G_t - G_s) by ex2.approx",
+    "A_ts = (k_t . k_s) * E_ts * -beta_t and P_ts = (q_t . k_s) * E_ts in fp32, s < t; P rounded to bf16",
+    "D_t = e_t + A_t D over the 16-row block: A, D as high + low bf16, products high*high, high*low, low*high",
+    "C = A D over earlier blocks, the same three products, rounded to bf16",
+    "Q = P D + (q_t . k_t) D_t in fp32, rounded to bf16",
+    "R_t = (v_t - (S k_t) * exp2(G_t)) * beta_t in fp32, then + C R over earlier rows, rounded to bf16",
+    "o_t = (S q_t) * exp2(G_t), then + Q R over earlier rows, then + R_t * (q_t . k_t), * scale, rounded to bf16",
+    "at a full chunk: S = S * exp2(G_63) + k^T bf16((D_high R) * exp2(G_63 - G)); S fp32, read as bf16",
+)
+CHUNK_CONSTANTS = {
+    "chunk": Field(type="int", choices=(64,), doc="rows between updates of the state, from the sequence's start"),
+    "block": Field(type="int", choices=(16,), doc="rows solved by forward substitution"),
+    "state": Field(type="enum", choices=("fp32", "bf16"), doc="dtype of the state carried from chunk to chunk"),
+    "snapshot": Field(type="enum", choices=("bf16",), doc="dtype in which rows read the state"),
+}
+SCAN_LAUNCH = {
+    "scan_block_v": Field(type="int", choices=(32, 64, 128), free=True, doc="value columns of one scan program"),
+    "scan_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps of one scan program"),
+    "scan_stages": Field(type="int", choices=(1, 2, 3), free=True, doc="depth of the scan's load pipeline"),
+}
+STEP_LAUNCH = {
+    "row_warps": Field(type="int", choices=(1, 2, 4), free=True, doc="warps of the step's first launch"),
+    "step_block_v": Field(type="int", choices=(32, 64, 128), free=True, doc="value columns of one step program"),
+    "step_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of one step program"),
+}
 
-def _recommend(attributes: Values) -> Settings:
-    launch = {
-        "scan_block_v": 64,
-        "scan_warps": 4,
-        "scan_stages": 3,
-        "row_warps": 4,
-        "step_block_v": 64,
-        "step_warps": 4,
-    }
-    return Settings(
-        constants={"chunk": 64, "block": 16, "state": "fp32", "snapshot": "bf16"}, launch={"sm90": ((None, launch),)}
-    )
+
+def chunk_settings(**launch: int) -> Settings:
+    """The constants of every chunk form, and one launch bucket: the scan's parameters and these."""
+    scan = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 3}
+    constants = {"chunk": 64, "block": 16, "state": "fp32", "snapshot": "bf16"}
+    return Settings(constants=constants, launch={"sm90": ((None, {**scan, **launch}),)})
 
 
-def _problems(attributes: Values, constants: Values) -> Iterator[str]:
+def chunk_problems(attributes: Values, constants: Values) -> Iterator[str]:
+    """Why these constants do not fit; shared by every implementation that holds a chunk form."""
     if int(attributes["v_heads"]) not in (group * int(attributes["qk_heads"]) for group in (1, 2, 4, 8)):
         yield f"{attributes['v_heads']} value heads cannot share {attributes['qk_heads']} key heads by 1, 2, 4 or 8"
     for name in ("key_dim", "value_dim"):
@@ -31,46 +52,24 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
         yield "the state runs on through the whole sequence: rounding it at chunk edges is refused, keep it in fp32"
 
 
+def _recommend(attributes: Values) -> Settings:
+    return chunk_settings(row_warps=4, step_block_v=64, step_warps=4)
+
+
 IMPLEMENTATION = Implementation(
     name="gdn_rxc",
     op="gated_delta_rule",
     version=1,
     doc=(
-        "Within a chunk of 64 rows, 16-row blocks are solved by forward substitution and folded onto the residual of the "
-        "state at the chunk's first row. Every row reads rows no later than itself, so a row alone in decode has the bits "
-        "of the same row in a 64-row tile, and a sequence may be split, resumed or rolled back at any token."
+        "Within a chunk of 64 rows, 16-row blocks are solved by forward substitution and folded onto the residual of "
+        "the state at the chunk's first row. Every row reads rows no later than itself, so a row alone in decode has "
+        "the bits of the same row in a 64-row tile, and a sequence may be split, resumed or rolled back at any token."
     ),
-    rounding=(
-        "G_t = G_{t-1} + g_t * fp32(log2 e), fp32, from the chunk's first row; E_ts = exp2(G_t - G_s) by ex2.approx",
-        "A_ts = (k_t . k_s) * E_ts * -beta_t and P_ts = (q_t . k_s) * E_ts in fp32, s < t; P rounded to bf16",
-        "D_t = e_t + A_t D over the 16-row block: A, D as high + low bf16, products high*high, high*low, low*high",
-        "C = A D over earlier blocks, the same three products, rounded to bf16",
-        "Q = P D + (q_t . k_t) D_t in fp32, rounded to bf16",
-        "R_t = (v_t - (S k_t) * exp2(G_t)) * beta_t in fp32, then + C R over earlier rows, rounded to bf16",
-        "o_t = (S q_t) * exp2(G_t), then + Q R over earlier rows, then + R_t * (q_t . k_t), * scale, rounded to bf16",
-        "at a full chunk: S = S * exp2(G_63) + k^T bf16((D_high R) * exp2(G_63 - G)); S fp32, read as bf16",
-    ),
+    rounding=CHUNK_ROUNDING,
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
-    constants={
-        "chunk": Field(type="int", choices=(64,), doc="rows between updates of the state, from the sequence's start"),
-        "block": Field(type="int", choices=(16,), doc="rows solved by forward substitution"),
-        "state": Field(type="enum", choices=("fp32", "bf16"), doc="dtype of the state carried from chunk to chunk"),
-        "snapshot": Field(type="enum", choices=("bf16",), doc="dtype in which rows read the state"),
-    },
-    launch={
-        "sm90": {
-            "scan_block_v": Field(
-                type="int", choices=(32, 64, 128), free=True, doc="value columns of one scan program"
-            ),
-            "scan_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps of one scan program"),
-            "scan_stages": Field(type="int", choices=(1, 2, 3), free=True, doc="depth of the scan's load pipeline"),
-            "step_block_v": Field(
-                type="int", choices=(32, 64, 128), free=True, doc="value columns of one step program"
-            ),
-            "step_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of one step program"),
-            "row_warps": Field(type="int", choices=(1, 2, 4), free=True, doc="warps of the step's first launch"),
-        }
-    },
-    problems=_problems,
+    constants=CHUNK_CONSTANTS,
+    launch={"sm90": {**SCAN_LAUNCH, **STEP_LAUNCH}},
+    problems=chunk_problems,
     recommend=_recommend,
+    exact_with=("gdn_chunk_everywhere",),
 )

@@ -23,149 +23,183 @@ import torch
 import triton
 import triton.language as tl
 
-from .gdn_prepare_triton import BLOCK, CHUNK, _locate
-from .gdn_scan_triton import scan
+from .gdn_prepare_triton import CHUNK, _locate
+from .gdn_scan_triton import _tile, scan, tiles
 
-SCAN = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 2}
+SCAN = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 3}
+
+
+@triton.jit
+def _reverse_rows(
+    ds, q, k, d, c, f, grad, scalars, ends, base, begin, rows, head, block, scale,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """One chunk from dS' = ds [BLOCK_V, K]: stores ds and dB, returns dS."""
+    r = tl.arange(0, CHUNK)
+    live = (r < rows) if MASKED else (r < CHUNK)
+    shared = head // (HV // H) * K
+    value = block * BLOCK_V + tl.arange(0, BLOCK_V)
+    key = _tile(k, begin, rows, H * K, shared, K, MASKED)
+    do = tl.trans(_tile(grad, begin, rows, HV * V, head * V + block * BLOCK_V, BLOCK_V, MASKED))
+    f = _tile(f, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
+    c = _tile(c, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
+    d = _tile(d, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
+    query = _tile(q, begin, rows, H * K, shared, K, MASKED)
+    G = tl.load(scalars + r, mask=live, other=0.0)
+    b = tl.load(scalars + CHUNK + r, mask=live, other=0.0)
+    p = tl.load(scalars + 2 * CHUNK + r, mask=live, other=0.0)
+    last = 0.0 if MASKED else tl.load(scalars + CHUNK - 1)
+    passed = ds.to(tl.bfloat16)
+    tl.store(ends + value[:, None] * K + tl.arange(0, K)[None, :], passed)
+    u = tl.dot(passed, tl.trans(key)) * tl.exp2(last - G)[None, :]
+    x = (tl.dot(do, f) + do.to(tl.float32) * p[None, :]) * scale
+    x = tl.dot(u.to(tl.bfloat16), d, x)
+    y = x
+    for _ in tl.static_range(CHUNK // 16 - 1):
+        y = tl.dot(y.to(tl.bfloat16), c, x)
+    cells = base + (begin * HV + head) * V + (r * (HV * V))[:, None] + value[None, :]
+    tl.store(cells, tl.trans(y.to(tl.bfloat16)), mask=live[:, None])
+    e = tl.exp2(G)[None, :]
+    ds = tl.dot((do.to(tl.float32) * (e * scale)).to(tl.bfloat16), query, ds * tl.exp2(last))
+    return tl.dot((y * (e * -b[None, :])).to(tl.bfloat16), key, ds)
 
 
 @triton.jit
 def _reverse_kernel(
-    q, k, beta, decay, inverse, coupling, readout, own, grad, cu_seqlens, ends, base, scale,
+    q_tiles, k_tiles, d_tiles, c_tiles, f_tiles, g_tiles, q, k, solution, coupling, readout, grad,
+    scalars, cu_seqlens, ends, base, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """dB of every row to `base` [T,HV,V], and dS' of every chunk to `ends` [T//64+B,HV,V,K]; last chunk first."""
-    value = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    block = tl.program_id(0)
     sequence = tl.program_id(1) // HV
     head = tl.program_id(1) % HV
     begin = tl.load(cu_seqlens + sequence).to(tl.int64)
     rows = (tl.load(cu_seqlens + sequence + 1) - begin).to(tl.int32)
-    r = tl.arange(0, CHUNK)
-    column = tl.arange(0, K)
-    same = r[:, None] // BLOCK == r[None, :] // BLOCK
-    inner = value[:, None] * K + column[None, :]
     ds = tl.zeros((BLOCK_V, K), tl.float32)
-    chunks = tl.cdiv(rows, CHUNK)
-    for j in range(chunks):
-        i = chunks - 1 - j
-        at = begin + i * CHUNK
-        live = r < rows - i * CHUNK
-        wide = live[:, None]
-        token = r * HV
-        head_row = at * HV + head
-        keys = (at * H + head // (HV // H)) * K + (r * (H * K))[:, None] + column[None, :]
-        tiles = head_row * CHUNK + (token * CHUNK)[:, None] + r[None, :]
-        cells = head_row * V + (token * V)[:, None] + value[None, :]
-        key = tl.load(k + keys, mask=wide, other=0.0)
-        do = tl.trans(tl.load(grad + cells, mask=wide, other=0.0))
-        f = tl.load(readout + tiles, mask=wide, other=0.0)
-        c = tl.load(coupling + tiles, mask=wide, other=0.0)
-        d = inverse + head_row * (2 * BLOCK) + (token * (2 * BLOCK))[:, None] + (r % BLOCK)[None, :]
-        d = tl.load(d, mask=wide & same, other=0.0)
-        G = tl.load(decay + head_row + token, mask=live, other=0.0)
-        b = tl.load(beta + head_row + token, mask=live, other=0.0)
-        p = tl.load(own + head_row + token, mask=live, other=0.0)
-        last = tl.load(decay + head_row + (CHUNK - 1) * HV, mask=rows - i * CHUNK >= CHUNK, other=0.0)
-        e = tl.exp2(G)[None, :]
-        passed = ds.to(tl.bfloat16)
-        tl.store(ends + ((begin // CHUNK + sequence + i) * HV + head) * (V * K) + inner, passed)
-        u = tl.dot(passed, tl.trans(key)) * tl.exp2(last - G)[None, :]
-        x = (tl.dot(do, f) + do.to(tl.float32) * p[None, :]) * scale
-        x = tl.dot(u.to(tl.bfloat16), d, x)
-        y = x
-        for _ in tl.static_range(CHUNK // BLOCK - 1):
-            y = tl.dot(y.to(tl.bfloat16), c, x)
-        tl.store(base + cells, tl.trans(y.to(tl.bfloat16)), mask=wide)
-        query = tl.load(q + keys, mask=wide, other=0.0)
-        ds = tl.dot((do.to(tl.float32) * (e * scale)).to(tl.bfloat16), query, ds * tl.exp2(last))
-        ds = tl.dot((y * (e * -b[None, :])).to(tl.bfloat16), key, ds)
+    full = rows // CHUNK
+    unit = (begin // CHUNK + sequence + full) * HV + head
+    if full * CHUNK < rows:
+        ds = _reverse_rows(
+            ds, q, k, solution, coupling, readout, grad, scalars + unit * (3 * CHUNK), ends + unit * (V * K), base,
+            begin + full * CHUNK, rows - full * CHUNK, head, block, scale, H, HV, K, V, BLOCK_V, True,
+        )  # fmt: skip
+    for i in range(full):
+        unit -= HV
+        ds = _reverse_rows(
+            ds, q_tiles, k_tiles, d_tiles, c_tiles, f_tiles, g_tiles, scalars + unit * (3 * CHUNK),
+            ends + unit * (V * K), base, begin + (full - 1 - i) * CHUNK, CHUNK, head, block, scale,
+            H, HV, K, V, BLOCK_V, False,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["sequences"])
 def _gradient_kernel(
-    q, k, v, beta, decay, solved, base, grad, starts, ends, dq, dk, dv, dg, dbeta, cu_seqlens, sequences, scale,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, LOOKUP: tl.constexpr,
+    q_tiles, k_tiles, v_tiles, u_tiles, b_tiles, g_tiles, s_tiles, e_tiles, scalars, dq, dk, dv, dg, dbeta,
+    cu_seqlens, sequences, scale,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, LOOKUP: tl.constexpr,
 ):  # fmt: skip
-    """dq, dk, dv, dg, dbeta of one chunk and query/key head; its value heads one after the other."""
+    """dq, dk, dv, dg, dbeta of one chunk and query/key head; its value heads one after the other.
+
+    Tiles of a short chunk hold rows of the next sequence: E is zero there, and nothing of them is stored.
+    """
     slot = tl.program_id(0)
     start, rows = _locate(cu_seqlens, sequences, slot, LOOKUP)
     shared = tl.program_id(1)
     if rows > 0:
+        row = start.to(tl.int32)
         r = tl.arange(0, CHUNK)
         live = r < rows
-        wide = live[:, None]
-        column = tl.arange(0, K)[None, :]
-        value = tl.arange(0, V)[None, :]
-        keys = ((start + r) * H + shared)[:, None] * K + column
-        key = tl.load(k + keys, mask=wide, other=0.0)
-        query = tl.load(q + keys, mask=wide, other=0.0)
-        z = tl.dot(key, tl.trans(key))
-        zq = tl.dot(query, tl.trans(key))
+        key = k_tiles.load([row, shared * K])
+        query = q_tiles.load([row, shared * K])
         dq_sum = tl.zeros((CHUNK, K), tl.float32)
         dk_sum = tl.zeros((CHUNK, K), tl.float32)
         for j in range(HV // H):
             head = shared * (HV // H) + j
             at = (start + r) * HV + head
-            cells = at[:, None] * V + value
-            tile = (slot.to(tl.int64) * HV + head) * (V * K) + tl.arange(0, V)[:, None] * K + column
-            G = tl.load(decay + at, mask=live, other=0.0)
-            b = tl.load(beta + at, mask=live, other=0.0)
-            last = tl.load(decay + (start + CHUNK - 1) * HV + head, mask=rows == CHUNK, other=0.0)
+            place = scalars + (slot.to(tl.int64) * HV + head) * (3 * CHUNK)
+            G = tl.load(place + r, mask=live, other=0.0)
+            b = tl.load(place + CHUNK + r, mask=live, other=0.0)
+            last = tl.load(place + CHUNK - 1, mask=rows == CHUNK, other=0.0)
+            dp = tl.zeros((CHUNK, CHUNK), tl.float32)
+            da = tl.zeros((CHUNK, CHUNK), tl.float32)
+            read_q = tl.zeros((CHUNK, K), tl.float32)
+            read_k = tl.zeros((CHUNK, K), tl.float32)
+            written = tl.zeros((CHUNK, K), tl.float32)
+            dbeta_t = tl.zeros((CHUNK,), tl.float32)
+            carried = tl.zeros((BLOCK_V,), tl.float32)
+            for i in range(V // BLOCK_V):
+                column = head * V + i * BLOCK_V
+                do = g_tiles.load([row, column])
+                u = u_tiles.load([row, column])
+                db = b_tiles.load([row, column])
+                s = s_tiles.load([(slot * HV + head) * V + i * BLOCK_V, 0])
+                ds = e_tiles.load([(slot * HV + head) * V + i * BLOCK_V, 0])
+                dp = tl.dot(do, tl.trans(u), dp)
+                da = tl.dot(db, tl.trans(u), da)
+                read_q = tl.dot(do, s, read_q)
+                read_k = tl.dot(db, s, read_k)
+                written = tl.dot(u, ds, written)
+                dbeta_t += tl.sum(db.to(tl.float32) * v_tiles.load([row, column]).to(tl.float32), 1)
+                carried += tl.sum(s.to(tl.float32) * ds.to(tl.float32), 1)
+                cells = dv + at[:, None] * V + (i * BLOCK_V + tl.arange(0, BLOCK_V))[None, :]
+                tl.store(cells, (db.to(tl.float32) * b[:, None]).to(tl.bfloat16), mask=live[:, None])
             e = tl.exp2(G)
-            do = tl.load(grad + cells, mask=wide, other=0.0)
-            u = tl.load(solved + cells, mask=wide, other=0.0)
-            db = tl.load(base + cells, mask=wide, other=0.0)
-            s = tl.load(starts + tile)
-            ds = tl.load(ends + tile)
-            E = tl.where((r[:, None] >= r[None, :]) & wide, tl.exp2(G[:, None] - G[None, :]), 0.0)
-            dp = tl.dot(do, tl.trans(u)) * E * scale
-            da = tl.where(r[:, None] > r[None, :], tl.dot(db, tl.trans(u)) * -E, 0.0)
-            moved = dp * zq + da * z * b[:, None]
-            dbeta_t = tl.sum(da * z, 1)
+            E = tl.where((r[:, None] >= r[None, :]) & live[:, None], tl.exp2(G[:, None] - G[None, :]), 0.0)
+            dp = dp * E * scale
+            da = tl.where(r[:, None] > r[None, :], da * -E, 0.0)
+            moved = da * tl.dot(key, tl.trans(key))
+            dbeta_t += tl.sum(moved, 1)
+            moved = dp * tl.dot(query, tl.trans(key)) + moved * b[:, None]
             dG = tl.sum(moved, 1) - tl.sum(moved, 0)
-            x = tl.dot(do, s) * (e * scale)[:, None]
-            dG += tl.sum(x * query.to(tl.float32), 1)
-            dq_sum += tl.dot(dp.to(tl.bfloat16), key, x)
-            x = tl.dot(db, s) * e[:, None]
-            read = tl.sum(x * key.to(tl.float32), 1)
-            dG -= read * b
-            dbeta_t += tl.sum(db.to(tl.float32) * tl.load(v + cells, mask=wide, other=0.0).to(tl.float32), 1) - read
-            dk_sum -= x * b[:, None]
-            x = tl.dot(u, ds) * tl.exp2(last - G)[:, None]
-            written = tl.sum(x * key.to(tl.float32), 1)
-            dG -= written
-            dlast = tl.sum(written, 0) + tl.sum(tl.sum(s.to(tl.float32) * ds.to(tl.float32), 1), 0) * tl.exp2(last)
-            dG += tl.where(r == rows - 1, dlast, 0.0)
+            read_q = read_q * (e * scale)[:, None]
+            dG += tl.sum(read_q * query.to(tl.float32), 1)
+            dp = dp.to(tl.bfloat16)
+            dq_sum += tl.dot(dp, key, read_q)
+            read_k = read_k * e[:, None]
+            taken = tl.sum(read_k * key.to(tl.float32), 1)
+            dG -= taken * b
+            dbeta_t -= taken
+            written = written * tl.exp2(last - G)[:, None]
+            given = tl.where(live, tl.sum(written * key.to(tl.float32), 1), 0.0)
+            dlast = tl.sum(given, 0) + tl.sum(carried, 0) * tl.exp2(last)
+            dG += tl.where(r == rows - 1, dlast, 0.0) - given
             da = (da * b[:, None]).to(tl.bfloat16)
-            x = tl.dot(da, key, x)
-            x = tl.dot(tl.trans(da), key, x)
-            dk_sum += tl.dot(tl.trans(dp.to(tl.bfloat16)), query, x)
-            tl.store(dv + cells, (db.to(tl.float32) * b[:, None]).to(tl.bfloat16), mask=wide)
+            written = tl.dot(da, key, written - read_k * b[:, None])
+            written = tl.dot(tl.trans(da), key, written)
+            dk_sum += tl.dot(tl.trans(dp), query, written)
             tl.store(dbeta + at, dbeta_t, mask=live)
-            tl.store(dg + at, tl.cumsum(dG, 0, reverse=True), mask=live)
-        tl.store(dq + keys, dq_sum.to(tl.bfloat16), mask=wide)
-        tl.store(dk + keys, dk_sum.to(tl.bfloat16), mask=wide)
+            tl.store(dg + at, tl.cumsum(tl.where(live, dG, 0.0), 0, reverse=True), mask=live)
+        keys = ((start + r) * H + shared)[:, None] * K + tl.arange(0, K)[None, :]
+        tl.store(dq + keys, dq_sum.to(tl.bfloat16), mask=live[:, None])
+        tl.store(dk + keys, dk_sum.to(tl.bfloat16), mask=live[:, None])
 
 
 def gradients(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, cu_seqlens: torch.Tensor,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: torch.Tensor,
     prepared: tuple[torch.Tensor, ...], grad: torch.Tensor, scale: float,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Gradients of q, k, v, g, beta from that of the outputs [T,HV,V]."""
-    (heads, key_width), (v_heads, width), sequences = q.shape[1:], v.shape[1:], cu_seqlens.shape[0] - 1
+    (tokens, heads, key_width), (v_heads, width), sequences = q.shape, v.shape[1:], cu_seqlens.shape[0] - 1
     grad = grad.contiguous()
-    _, starts, solved = scan(q, k, v, beta, prepared, cu_seqlens, scale, SCAN, trace=True, out=False)
+    scalars, _, solution, coupling, readout = prepared
+    _, starts, solved = scan(q, k, v, prepared, cu_seqlens, scale, SCAN, trace=True, out=False)
     ends, base = torch.empty_like(starts), torch.empty_like(v)
     block_v = min(64, width)
-    dims = {"H": heads, "HV": v_heads, "K": key_width, "V": width, "enable_fp_fusion": False}
+    dims = {"H": heads, "HV": v_heads, "K": key_width, "V": width, "BLOCK_V": block_v, "enable_fp_fusion": False}
+    q_tiles, k_tiles, g_tiles = tiles(q, 64, key_width), tiles(k, 64, key_width), tiles(grad, 64, block_v)
     _reverse_kernel[(width // block_v, sequences * v_heads)](
-        q, k, beta, *prepared, grad, cu_seqlens, ends, base, scale, **dims, BLOCK_V=block_v, num_warps=4, num_stages=2
-    )
+        q_tiles, k_tiles, tiles(solution, 64, 64), tiles(coupling, 64, 64), tiles(readout, 64, 64), g_tiles,
+        q, k, solution, coupling, readout, grad, scalars, cu_seqlens, ends, base, scale,
+        **dims, num_warps=4, num_stages=3,
+    )  # fmt: skip
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    dg, dbeta = torch.empty_like(beta), torch.empty_like(beta)
+    dg, dbeta = scalars.new_empty((2, tokens, v_heads))
+    states = (tiles(x.view(-1, key_width), block_v, key_width) for x in (starts, ends))
     _gradient_kernel[(starts.shape[0], heads)](
-        q, k, v, beta, prepared[0], solved, base, grad, starts, ends, dq, dk, dv, dg, dbeta, cu_seqlens, sequences,
-        scale, **dims, LOOKUP=triton.next_power_of_2(sequences), num_warps=8, num_stages=1,
+        q_tiles, k_tiles, tiles(v, 64, block_v), tiles(solved, 64, block_v), tiles(base, 64, block_v), g_tiles, *states,
+        scalars, dq, dk, dv, dg, dbeta, cu_seqlens, sequences, scale,
+        **dims, LOOKUP=triton.next_power_of_2(sequences), num_warps=8, num_stages=2,
     )  # fmt: skip
     return dq, dk, dv, dg, dbeta
 
@@ -176,12 +210,12 @@ class DeltaRule(torch.autograd.Function):
     @staticmethod
     def forward(ctx, run, q, k, v, g, beta, cu_seqlens, scale):
         out, prepared = run(q, k, v, g, beta)
-        ctx.save_for_backward(q, k, v, beta, cu_seqlens, *prepared)
+        ctx.save_for_backward(q, k, v, cu_seqlens, *prepared)
         ctx.scale = scale
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        q, k, v, beta, cu_seqlens, *prepared = ctx.saved_tensors
-        return None, *gradients(q, k, v, beta, cu_seqlens, tuple(prepared), grad, ctx.scale), None, None
+        q, k, v, cu_seqlens, *prepared = ctx.saved_tensors
+        return None, *gradients(q, k, v, cu_seqlens, tuple(prepared), grad, ctx.scale), None, None

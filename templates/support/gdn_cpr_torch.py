@@ -55,7 +55,7 @@ def cpr_step(
         cu_seqlens = torch.arange(0, CHUNK * len(full) + 1, CHUNK, dtype=torch.int32)
         prepared = prepare(key, key, gate, write, cu_seqlens)
         scan(
-            key, key, value, write, prepared, cu_seqlens, scale, launch, caches=States(caches.state),
+            key, key, value, prepared, cu_seqlens, scale, launch, caches=States(caches.state),
             slots=at.int(), origin=position[full] // CHUNK, keep=True, out=False,
         )  # fmt: skip
     return out

@@ -40,7 +40,7 @@ def fold(
 def prepare(
     q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, cu_seqlens: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """decay, inverse, coupling, readout, own of every row."""
+    """decay, inverse, coupling, readout, own of every row, and beta."""
     tokens, heads = g.shape
     decay, own = torch.empty_like(g), torch.empty_like(g)
     inverse = q.new_empty((tokens, heads, 2, BLOCK))
@@ -70,4 +70,4 @@ def prepare(
         coupling[here] = c.to(q.dtype).transpose(0, 1)[:rows]
         readout[here] = f.to(q.dtype).transpose(0, 1)[:rows]
         own[here] = p_own.T[:rows]
-    return decay, inverse, coupling, readout, own
+    return decay, inverse, coupling, readout, own, beta

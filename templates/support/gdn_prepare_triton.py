@@ -17,8 +17,9 @@ the residual R (the right-hand side left after all earlier blocks),
 Row t of D, C, Q and R reads rows no later than t, so `gdn_step_triton` evaluates it alone with the same bits. Within
 the chunk the two triangular solves are fixed-point iterations: row t is final after t steps and later steps repeat it.
 
-Arrays by token and head: decay G fp32 [T,HV]; inverse D bf16 high and low parts [T,HV,2,16]; coupling C and readout Q
-bf16 [T,HV,64]; own P_tt fp32 [T,HV]. beta and g are fp32.
+By chunk slot (`_locate`) and head: scalars fp32 [slots,HV,3,64], the rows' G, beta and P_tt. By token and head: inverse,
+D in two bf16 parts [T,HV,2,16]; solution D, coupling C and readout Q, bf16 [T,HV,64], zero outside their triangle. beta
+and g are fp32.
 """
 
 from __future__ import annotations
@@ -52,24 +53,29 @@ def _split(x):
 
 
 @triton.jit(do_not_specialize=["sequences"])
-def _decay_kernel(g, decay, cu_seqlens, sequences, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, LOOKUP: tl.constexpr):
-    """G_t = G_{t-1} + g_t * log2(e), in order from the first row of the chunk."""
+def _decay_kernel(
+    g, beta, scalars, cu_seqlens, sequences, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, LOOKUP: tl.constexpr
+):  # fmt: skip
+    """G_t = G_{t-1} + g_t * log2(e), in order from the first row of the chunk; beta beside it."""
     start, rows = _locate(cu_seqlens, sequences, tl.program_id(0), LOOKUP)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    place = scalars + (tl.program_id(0).to(tl.int64) * HEADS + head) * (3 * CHUNK)
     total = tl.zeros((BLOCK_H,), tl.float32)
     for t in tl.range(0, rows, num_stages=8):
         at = (start + t) * HEADS + head
         total = total + tl.load(g + at, mask=head < HEADS, other=0.0) * LOG2E
-        tl.store(decay + at, total, mask=head < HEADS)
+        tl.store(place + t, total, mask=head < HEADS)
+        tl.store(place + CHUNK + t, tl.load(beta + at, mask=head < HEADS, other=0.0), mask=head < HEADS)
 
 
 @triton.jit(do_not_specialize=["sequences"])
 def _inverse_kernel(
-    k, beta, decay, inverse, cu_seqlens, sequences,
+    k, scalars, inverse, cu_seqlens, sequences,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, LOOKUP: tl.constexpr,
 ):  # fmt: skip
     """D = (I + A)^-1 of one diagonal block: row t is e_t - A_t D, three bf16 products of the two-part operands."""
-    start, rows = _locate(cu_seqlens, sequences, tl.program_id(0) // (CHUNK // BLOCK), LOOKUP)
+    slot = tl.program_id(0) // (CHUNK // BLOCK)
+    start, rows = _locate(cu_seqlens, sequences, slot, LOOKUP)
     begin = tl.program_id(0) % (CHUNK // BLOCK) * BLOCK
     head = tl.program_id(1)
     if begin < rows:
@@ -78,8 +84,9 @@ def _inverse_kernel(
         token = start + begin + r
         x = (token * H + head // (HV // H))[:, None] * K + tl.arange(0, K)[None, :]
         key = tl.load(k + x, mask=live[:, None], other=0.0)
-        G = tl.load(decay + token * HV + head, mask=live, other=0.0)
-        b = tl.load(beta + token * HV + head, mask=live, other=0.0)
+        place = scalars + (slot.to(tl.int64) * HV + head) * (3 * CHUNK) + begin + r
+        G = tl.load(place, mask=live, other=0.0)
+        b = tl.load(place + CHUNK, mask=live, other=0.0)
         a = tl.dot(key, tl.trans(key)) * tl.exp2(G[None, :] - G[:, None]) * -b[None, :]
         high, low = _split(tl.where(r[:, None] < r[None, :], a, 0.0))
         eye = r[:, None] == r[None, :]
@@ -97,7 +104,7 @@ def _inverse_kernel(
 
 @triton.jit(do_not_specialize=["sequences"])
 def _fold_kernel(
-    q, k, beta, decay, inverse, coupling, readout, own, cu_seqlens, sequences,
+    q, k, scalars, inverse, solution, coupling, readout, cu_seqlens, sequences,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, LOOKUP: tl.constexpr,
 ):  # fmt: skip
     """C = -A D on earlier blocks and Q = P D on earlier rows, each rounded once to bf16; P_tt in fp32."""
@@ -110,8 +117,9 @@ def _fold_kernel(
         x = ((start + r) * H + head // (HV // H))[:, None] * K + tl.arange(0, K)[None, :]
         key = tl.load(k + x, mask=live[:, None], other=0.0)
         query = tl.load(q + x, mask=live[:, None], other=0.0)
-        G = tl.load(decay + at, mask=live, other=0.0)
-        b = tl.load(beta + at, mask=live, other=0.0)
+        place = scalars + (tl.program_id(0).to(tl.int64) * HV + head) * (3 * CHUNK) + r
+        G = tl.load(place, mask=live, other=0.0)
+        b = tl.load(place + CHUNK, mask=live, other=0.0)
         same = r[:, None] // BLOCK == r[None, :] // BLOCK
         d = at[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
         d_high = tl.load(inverse + d, mask=live[:, None] & same, other=0.0)
@@ -123,6 +131,7 @@ def _fold_kernel(
         c = tl.dot(a_high, d_low, c)
         c = tl.dot(a_low, d_high, c)
         out = at[:, None] * CHUNK + r[None, :]
+        tl.store(solution + out, d_high, mask=live[:, None])
         tl.store(coupling + out, tl.where(earlier & (same == 0), c, 0.0).to(tl.bfloat16), mask=live[:, None])
         p = tl.dot(query, tl.trans(key))
         p_own = tl.sum(tl.where(r[:, None] == r[None, :], p, 0.0), 1)
@@ -131,27 +140,26 @@ def _fold_kernel(
         f = tl.dot(p, d_low, f)
         f = f + p_own[:, None] * (d_high.to(tl.float32) + d_low.to(tl.float32))
         tl.store(readout + out, tl.where(earlier, f, 0.0).to(tl.bfloat16), mask=live[:, None])
-        tl.store(own + at, p_own, mask=live)
+        tl.store(place + 2 * CHUNK, p_own, mask=live)
 
 
 def prepare(
     q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, cu_seqlens: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """decay, inverse, coupling, readout, own of every row (module docstring): three launches."""
+    """scalars, inverse, solution, coupling, readout of every chunk and row (module docstring): three launches."""
     (tokens, heads, width), v_heads, sequences = q.shape, g.shape[1], cu_seqlens.shape[0] - 1
-    decay, own = torch.empty_like(g), torch.empty_like(g)
-    inverse = q.new_empty((tokens, v_heads, 2, 16))
-    coupling = q.new_empty((tokens, v_heads, 64))
-    readout = torch.empty_like(coupling)
     slots, lookup = tokens // 64 + sequences, triton.next_power_of_2(sequences)
+    scalars = g.new_empty((slots, v_heads, 3, 64))
+    inverse = q.new_empty((tokens, v_heads, 2, 16))
+    solution, coupling, readout = q.new_empty((3, tokens, v_heads, 64))
     block_h = min(32, triton.next_power_of_2(v_heads))
     dims = {"H": heads, "HV": v_heads, "K": width, "LOOKUP": lookup, "num_stages": 1, "enable_fp_fusion": False}
     _decay_kernel[(slots, triton.cdiv(v_heads, block_h))](
-        g, decay, cu_seqlens, sequences,
+        g, beta, scalars, cu_seqlens, sequences,
         HEADS=v_heads, BLOCK_H=block_h, LOOKUP=lookup, num_warps=1, num_stages=1, enable_fp_fusion=False,
     )  # fmt: skip
-    _inverse_kernel[(4 * slots, v_heads)](k, beta, decay, inverse, cu_seqlens, sequences, **dims, num_warps=1)
+    _inverse_kernel[(4 * slots, v_heads)](k, scalars, inverse, cu_seqlens, sequences, **dims, num_warps=1)
     _fold_kernel[(slots, v_heads)](
-        q, k, beta, decay, inverse, coupling, readout, own, cu_seqlens, sequences, **dims, num_warps=4
+        q, k, scalars, inverse, solution, coupling, readout, cu_seqlens, sequences, **dims, num_warps=4
     )
-    return decay, inverse, coupling, readout, own
+    return scalars, inverse, solution, coupling, readout

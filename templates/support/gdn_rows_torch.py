@@ -34,7 +34,7 @@ def stow(
     k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, solved: tuple[torch.Tensor, ...] | None,
     cu_seqlens: torch.Tensor, caches: Caches | CprCaches, slots: torch.Tensor,
 ) -> None:  # fmt: skip
-    """The open chunk's rows of every sequence into its slot; `solved` are decay and inverse, None leaves them out."""
+    """The open chunk's rows of every sequence into its slot; `solved` begins `prepared`, None leaves them out."""
     pairs = [(caches.keys, k), (caches.values, v), (caches.gates, g), (caches.betas, beta)]
     if solved is not None and isinstance(caches, Caches):
         pairs += list(zip((caches.decay, caches.inverse), solved, strict=True))

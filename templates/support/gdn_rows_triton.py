@@ -61,14 +61,15 @@ def _gather_kernel(
 
 @triton.jit
 def _stow_kernel(
-    k, v, g, beta, decay, inverse, cu_seqlens, slots, keys, values, gates, betas, decays, inverses,
+    k, v, g, beta, scalars, inverse, cu_seqlens, slots, keys, values, gates, betas, decays, inverses,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, SOLVED: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0)
     head = tl.program_id(1)
     slot = tl.load(slots + sequence).to(tl.int64)
     end = tl.load(cu_seqlens + sequence + 1).to(tl.int64)
-    rows = ((end - tl.load(cu_seqlens + sequence)) % CHUNK).to(tl.int32)
+    begin = tl.load(cu_seqlens + sequence).to(tl.int64)
+    rows = ((end - begin) % CHUNK).to(tl.int32)
     if (slot > 0) & (rows > 0):
         r = tl.arange(0, CHUNK)
         live = r < rows
@@ -80,7 +81,9 @@ def _stow_kernel(
         row_v = tl.load(v + at[:, None] * V + column, mask=live[:, None])
         tl.store(values + place[:, None] * V + column, row_v, mask=live[:, None])
         if SOLVED:
-            tl.store(decays + place, tl.load(decay + at, mask=live), mask=live)
+            chunk = begin // CHUNK + sequence + (end - begin) // CHUNK
+            G = tl.load(scalars + (chunk * HV + head) * (3 * CHUNK) + r, mask=live)
+            tl.store(decays + place, G, mask=live)
             part = tl.arange(0, 2 * BLOCK)[None, :]
             row_d = tl.load(inverse + at[:, None] * (2 * BLOCK) + part, mask=live[:, None])
             tl.store(inverses + place[:, None] * (2 * BLOCK) + part, row_d, mask=live[:, None])
@@ -117,12 +120,12 @@ def stow(
     k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, solved: tuple[torch.Tensor, ...] | None,
     cu_seqlens: torch.Tensor, caches: Caches | CprCaches, slots: torch.Tensor,
 ) -> None:  # fmt: skip
-    """The open chunk's rows of every sequence into its slot; `solved` are decay and inverse, None leaves them out."""
+    """The open chunk's rows of every sequence into its slot; `solved` begins `prepared`, None leaves them out."""
     (heads, key_width), (v_heads, width) = k.shape[1:], v.shape[1:]
-    decay, inverse = (g, k) if solved is None else solved
+    scalars, inverse = (g, k) if solved is None else solved
     kept = (caches.decay, caches.inverse) if isinstance(caches, Caches) else (g, k)
     _stow_kernel[(slots.shape[0], v_heads)](
-        k, v, g, beta, decay, inverse, cu_seqlens, slots,
+        k, v, g, beta, scalars, inverse, cu_seqlens, slots,
         caches.keys, caches.values, caches.gates, caches.betas, *kept,
         H=heads, HV=v_heads, K=key_width, V=width, SOLVED=solved is not None,
         num_warps=4, num_stages=1, enable_fp_fusion=False,

@@ -12,33 +12,43 @@ from collections.abc import Mapping
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .gdn_caches import Caches, CprCaches, States
 from .gdn_prepare_triton import BLOCK, CHUNK
 
 
 @triton.jit
+def _tile(x, begin, rows, width, at, LENGTH: tl.constexpr, MASKED: tl.constexpr):
+    """Rows [begin, begin + 64) and columns [at, at + LENGTH) of a matrix `width` wide, zero from `rows` on if MASKED.
+
+    x is a descriptor, or with MASKED a pointer: a descriptor would read into the next sequence.
+    """
+    if MASKED:
+        r = tl.arange(0, CHUNK)[:, None]
+        return tl.load(x + (begin + r) * width + at + tl.arange(0, LENGTH)[None, :], mask=r < rows, other=0.0)
+    else:
+        return x.load([begin.to(tl.int32), at])
+
+
+@triton.jit
 def _rows(
-    s, q, k, v, beta, decay, inverse, coupling, readout, own, out, begin, rows, head, value, scale,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, MASKED: tl.constexpr, OUT: tl.constexpr,
+    s, q, k, v, d, c, f, scalars, out, begin, rows, head, block, scale,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
+    MASKED: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     """The chunk at row `begin` from its state s [BLOCK_V, K]: R [BLOCK_V, 64] bf16, U = D R in fp32, G, the keys."""
     r = tl.arange(0, CHUNK)
-    column = tl.arange(0, K)
     live = (r < rows) if MASKED else (r < CHUNK)
-    wide = live[:, None]
-    at = r * HV
-    head_row = begin * HV + head
-    key_row = (begin * H + head // (HV // H)) * K
-    same = r[:, None] // BLOCK == r[None, :] // BLOCK
-    key = tl.load(k + key_row + (r * (H * K))[:, None] + column[None, :], mask=wide, other=0.0)
-    val = tl.load(v + head_row * V + (at * V)[:, None] + value[None, :], mask=wide, other=0.0)
-    c = tl.load(coupling + head_row * CHUNK + (at * CHUNK)[:, None] + r[None, :], mask=wide, other=0.0)
-    d = inverse + head_row * (2 * BLOCK) + (at * (2 * BLOCK))[:, None] + (r % BLOCK)[None, :]
-    d = tl.load(d, mask=wide & same, other=0.0)
-    G = tl.load(decay + head_row + at, mask=live, other=0.0)
-    b = tl.load(beta + head_row + at, mask=live, other=0.0)
-    p = tl.load(own + head_row + at, mask=live, other=0.0)
+    shared = head // (HV // H) * K
+    value = block * BLOCK_V
+    key = _tile(k, begin, rows, H * K, shared, K, MASKED)
+    val = _tile(v, begin, rows, HV * V, head * V + value, BLOCK_V, MASKED)
+    c = _tile(c, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
+    d = _tile(d, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
+    G = tl.load(scalars + r, mask=live, other=0.0)
+    b = tl.load(scalars + CHUNK + r, mask=live, other=0.0)
+    p = tl.load(scalars + 2 * CHUNK + r, mask=live, other=0.0)
     e = tl.exp2(G)[None, :]
     snapshot = s.to(tl.bfloat16)
     base = (tl.trans(val).to(tl.float32) - tl.dot(snapshot, tl.trans(key)) * e) * b[None, :]
@@ -47,12 +57,13 @@ def _rows(
         residual = tl.dot(residual.to(tl.bfloat16), tl.trans(c), base)
     residual = (residual + 0.0).to(tl.bfloat16)
     if OUT:
-        query = tl.load(q + key_row + (r * (H * K))[:, None] + column[None, :], mask=wide, other=0.0)
-        f = tl.load(readout + head_row * CHUNK + (at * CHUNK)[:, None] + r[None, :], mask=wide, other=0.0)
+        query = _tile(q, begin, rows, H * K, shared, K, MASKED)
+        f = _tile(f, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
         o = tl.dot(snapshot, tl.trans(query)) * e
         o = tl.dot(residual, tl.trans(f), o) + residual.to(tl.float32) * p[None, :]
         o = tl.trans((o * scale).to(tl.bfloat16))
-        tl.store(out + head_row * V + (at * V)[:, None] + value[None, :], o, mask=wide)
+        cells = out + (begin * HV + head) * V + (r * (HV * V))[:, None] + (value + tl.arange(0, BLOCK_V))[None, :]
+        tl.store(cells, o, mask=live[:, None])
     return residual, tl.dot(residual, tl.trans(d)), G, key
 
 
@@ -65,8 +76,8 @@ def _advance(s, u, G, last, key):
 
 @triton.jit
 def _scan_kernel(
-    q, k, v, beta, decay, inverse, coupling, readout, own, out, cu_seqlens,
-    state, snapshot, residuals, slots, origin, starts, solved, scale,
+    q_tiles, k_tiles, v_tiles, d_tiles, c_tiles, f_tiles, q, k, v, solution, coupling, readout,
+    scalars, out, cu_seqlens, state, snapshot, residuals, slots, origin, starts, solved, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
     OUT: tl.constexpr, RESUME: tl.constexpr, KEEP: tl.constexpr, FLUSH: tl.constexpr, OPEN: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
@@ -76,7 +87,8 @@ def _scan_kernel(
     state goes to its slot, with OPEN its snapshot and the open chunk's R too; FLUSH: the state after the last row instead. TRACE: every chunk's first
     state goes to `starts`, rounded, and U to `solved`.
     """
-    value = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    block = tl.program_id(0)
+    value = block * BLOCK_V + tl.arange(0, BLOCK_V)
     sequence = tl.program_id(1) // HV
     head = tl.program_id(1) % HV
     begin = tl.load(cu_seqlens + sequence).to(tl.int64)
@@ -94,30 +106,32 @@ def _scan_kernel(
     full = rows // CHUNK
     for i in range(full):
         at = begin + i * CHUNK
+        place = scalars + ((first + i) * HV + head) * (3 * CHUNK)
         if TRACE:
             tl.store(starts + ((first + i) * HV + head) * (V * K) + inner, s.to(tl.bfloat16))
         residual, u, G, key = _rows(
-            s, q, k, v, beta, decay, inverse, coupling, readout, own, out, at, CHUNK, head, value, scale,
-            H, HV, K, V, False, OUT,
+            s, q_tiles, k_tiles, v_tiles, d_tiles, c_tiles, f_tiles, place, out, at, CHUNK, head, block, scale,
+            H, HV, K, V, BLOCK_V, False, OUT,
         )  # fmt: skip
         if TRACE:
-            place = (at * HV + head) * V + (r * (HV * V))[:, None] + value[None, :]
-            tl.store(solved + place, tl.trans(u.to(tl.bfloat16)))
-        s = _advance(s, u, G, tl.load(decay + (at + CHUNK - 1) * HV + head), key)
+            cells = (at * HV + head) * V + (r * (HV * V))[:, None] + value[None, :]
+            tl.store(solved + cells, tl.trans(u.to(tl.bfloat16)))
+        s = _advance(s, u, G, tl.load(place + CHUNK - 1), key)
     if full * CHUNK < rows:
         at = begin + full * CHUNK
         rest = rows - full * CHUNK
+        place = scalars + ((first + full) * HV + head) * (3 * CHUNK)
         if TRACE:
             tl.store(starts + ((first + full) * HV + head) * (V * K) + inner, s.to(tl.bfloat16))
         residual, u, G, key = _rows(
-            s, q, k, v, beta, decay, inverse, coupling, readout, own, out, at, rest, head, value, scale,
-            H, HV, K, V, True, OUT,
+            s, q, k, v, solution, coupling, readout, place, out, at, rest, head, block, scale,
+            H, HV, K, V, BLOCK_V, True, OUT,
         )  # fmt: skip
         if TRACE:
-            place = (at * HV + head) * V + (r * (HV * V))[:, None] + value[None, :]
-            tl.store(solved + place, tl.trans(u.to(tl.bfloat16)), mask=(r < rest)[:, None])
+            cells = (at * HV + head) * V + (r * (HV * V))[:, None] + value[None, :]
+            tl.store(solved + cells, tl.trans(u.to(tl.bfloat16)), mask=(r < rest)[:, None])
         if FLUSH:
-            s = _advance(s, u, G, tl.load(decay + (at + rest - 1) * HV + head), key)
+            s = _advance(s, u, G, tl.load(place + rest - 1), key)
         if KEEP and OPEN:
             kept_r = residuals + unit * (CHUNK * V) + r[None, :] * V + value[:, None]
             tl.store(kept_r, residual, mask=(r < rest)[None, :] & (slot > 0))
@@ -128,8 +142,13 @@ def _scan_kernel(
             tl.store(snapshot + unit * (V * K) + inner, s.to(tl.bfloat16), mask=kept_s)
 
 
+def tiles(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """x as a matrix by its first axis, read in tiles of rows x columns."""
+    return TensorDescriptor.from_tensor(x.view(x.shape[0], -1), [rows, columns])
+
+
 def scan(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, prepared: tuple[torch.Tensor, ...],
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: tuple[torch.Tensor, ...],
     cu_seqlens: torch.Tensor, scale: float, launch: Mapping[str, int], *,
     caches: Caches | CprCaches | States | None = None, slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
     keep: bool = False, flush: bool = False, trace: bool = False, out: bool = True,
@@ -142,8 +161,11 @@ def scan(
     state = v if caches is None else caches.state
     snapshot, residuals = (caches.snapshot, caches.residuals) if isinstance(caches, Caches) else (v, v)
     block_v = min(launch["scan_block_v"], width)
+    scalars, _, solution, coupling, readout = prepared
     _scan_kernel[(width // block_v, sequences * v_heads)](
-        q, k, v, beta, *prepared, o, cu_seqlens, state, snapshot, residuals,
+        tiles(q, 64, key_width), tiles(k, 64, key_width), tiles(v, 64, block_v),
+        tiles(solution, 64, 64), tiles(coupling, 64, 64), tiles(readout, 64, 64),
+        q, k, v, solution, coupling, readout, scalars, o, cu_seqlens, state, snapshot, residuals,
         cu_seqlens if slots is None else slots, cu_seqlens if origin is None else origin, starts, solved, scale,
         H=heads, HV=v_heads, K=key_width, V=width, BLOCK_V=block_v,
         OUT=out, RESUME=origin is not None, KEEP=keep, FLUSH=flush, OPEN=isinstance(caches, Caches), TRACE=trace,

@@ -22,10 +22,10 @@ def line(result: Result) -> str:
 
 
 def table(results: Iterable[Result]) -> str:
-    """All results as aligned columns, with totals beneath."""
+    """All results as aligned columns, law by law, with totals beneath."""
     rows = [COLUMNS]
     total = differing = 0
-    for result in results:
+    for result in sorted(results, key=lambda one: (one.task.law, one.task.module)):
         found = result.record
         if found is None:
             rows.append((result.task.module, result.task.law, "failed", "", "", "", "", f"{result.seconds:.1f}"))

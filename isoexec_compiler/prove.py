@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
@@ -28,7 +28,10 @@ ORDER = ("attention_resume", "rows_alone", "free_launch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One law on one kernel of the contract at `path`, whose package lies in `folder`."""
+    """One law on one kernel of the contract at `path`, whose package lies in `folder`.
+
+    `seconds` is when it stops adding to its domain; it does not start after `until`, as `time.time` counts.
+    """
 
     path: Path
     folder: Path
@@ -37,6 +40,7 @@ class Task:
     law: str
     seed: int
     seconds: float
+    until: float
     quick: bool
 
 
@@ -61,7 +65,7 @@ def tasks(
     quick: bool = False,
     only: tuple[str, ...] = (),
 ) -> list[Task]:
-    """The tasks of one target; `seconds` is about what all of them may take. `only` names laws or regions."""
+    """The tasks of one target; none starts after `seconds`. `only` names laws or regions."""
     chosen = {
         (need.law.name, need.kernel.module)
         for need in needs(package.plan)
@@ -70,8 +74,19 @@ def tasks(
     share = seconds / (len(chosen) or 1) if processes(target) == 1 else seconds / 4
     heavy = {name: place for place, name in enumerate(ORDER)}
     ordered = sorted(chosen, key=lambda pair: (heavy.get(pair[0], len(ORDER)), pair))
+    until = time.time() + seconds
     return [
-        Task(path=path, folder=folder, module=module, target=target, law=law, seed=seed, seconds=share, quick=quick)
+        Task(
+            path=path,
+            folder=folder,
+            module=module,
+            target=target,
+            law=law,
+            seed=seed,
+            seconds=share,
+            until=until,
+            quick=quick,
+        )
         for law, module in ordered
     ]
 
@@ -82,7 +97,7 @@ def processes(target: str) -> int:
 
 
 def prove(work: list[Task]) -> Iterator[Result]:
-    """The result of every task, in the order of the tasks, each as soon as it and those before it are there."""
+    """The result of every task, as they come."""
     if not work:
         return
     count = processes(work[0].target)
@@ -90,11 +105,13 @@ def prove(work: list[Task]) -> Iterator[Result]:
         yield from map(run, work)
         return
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run, work)
+        yield from (done.result() for done in as_completed([pool.submit(run, task) for task in work]))
 
 
 def run(task: Task) -> Result:
     """Examine one law; an exception of the kernel is a result, not a crash of the whole run."""
+    if time.time() > task.until:
+        return Result(task=task, record=None, error="not examined: the time is used up", seconds=0.0)
     begin = time.monotonic()
     record, error = None, ""
     try:

@@ -108,8 +108,16 @@ class Subject:
 
 
 def trial_of(kernel: Kernel) -> ModuleType:
-    """The file of `isoexec_compiler/trials/` that says how the kernel's op is tried."""
+    """The file of `isoexec_compiler/trials/` that says how the kernel's op is tried. Raises ImportError without one."""
     return importlib.import_module(f"isoexec_compiler.trials.{kernel.op}")
+
+
+def tried_by(kernel: Kernel, function: str) -> bool:
+    """Whether the trial of the kernel's op has this function; an op without a trial has none."""
+    try:
+        return hasattr(trial_of(kernel), function)
+    except ImportError:
+        return False
 
 
 def imported(names: tuple[str, ...], root: Path) -> list[ModuleType]:

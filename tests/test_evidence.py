@@ -29,7 +29,7 @@ def proved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("proved")
     (folder / "tiny.yaml").write_text(cpu_only(CONTRACT.read_text()))
     compiled((folder / "tiny.yaml").read_text(), folder / "generated")
-    done = isoexec(folder, "prove", "--target", "cpu", "--seconds", "15", "--quick")
+    done = isoexec(folder, "prove", "--target", "cpu", "--seconds", "300", "--quick")
     assert done.exit_code == 0, done.output
     assert " 0 differing" in done.stdout
     assert "[1/" in done.stderr

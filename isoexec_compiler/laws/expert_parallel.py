@@ -6,7 +6,7 @@ from __future__ import annotations
 from isoexec_compiler import control
 from isoexec_compiler.law import Finding, Law
 from isoexec_compiler.plan import Kernel, Plan
-from isoexec_compiler.subject import Subject, outputs_differing, trial_of
+from isoexec_compiler.subject import Subject, outputs_differing, trial_of, tried_by
 
 SIZES = (1, 17, 65, 257, 1024)
 FEW = 17
@@ -14,7 +14,7 @@ RANKS = (2, 4, 8, 16)
 
 
 def _applies(kernel: Kernel, plan: Plan) -> bool:
-    return hasattr(trial_of(kernel), "spread")
+    return tried_by(kernel, "spread")
 
 
 def _examine(subject: Subject) -> Finding:

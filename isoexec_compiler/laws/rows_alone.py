@@ -23,8 +23,9 @@ def _examine(subject: Subject) -> Finding:
                 break
             done.setdefault(name, []).append(count)
             row = total // 2
-            for first in {0, row, max(0, row - count // 2), max(0, row - count + 1), total - count}:
-                first = min(first, total - count)
+            for first in {
+                min(max(0, row - before), total - count) for before in (row, 0, count // 2, count - 1, -total)
+            }:
                 expected = tuple(out[first : first + count] for out in whole)
                 finding.differing += outputs_differing(subject.run(name, call, call.take(first, count)), expected)
                 finding.compared += sum(out.numel() for out in expected)

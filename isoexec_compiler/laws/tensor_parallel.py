@@ -6,16 +6,14 @@ from __future__ import annotations
 from isoexec_compiler import control
 from isoexec_compiler.law import Finding, Law
 from isoexec_compiler.plan import Kernel, Plan
-from isoexec_compiler.subject import Subject, outputs_differing, trial_of
+from isoexec_compiler.subject import Subject, outputs_differing, trial_of, tried_by
 
 SIZES = (1, 17, 65, 257, 1024)
 FEW = 17
 
 
 def _applies(kernel: Kernel, plan: Plan) -> bool:
-    return (
-        max(kernel.tp_sizes) > 1 and hasattr(trial_of(kernel), "sharded") and kernel.attributes.get("split") != "none"
-    )
+    return max(kernel.tp_sizes) > 1 and tried_by(kernel, "sharded") and kernel.attributes.get("split") != "none"
 
 
 def _examine(subject: Subject) -> Finding:

@@ -13,6 +13,18 @@ import triton
 import triton.language as tl
 
 CHUNK = 32
+SMALL = 128  # slots that one program sorts alone
+
+
+@triton.jit
+def _count(experts, first, end, WIDTH: tl.constexpr, CHUNK: tl.constexpr):
+    """How many of the slots [first, end) chose each expert."""
+    total = tl.zeros((WIDTH,), tl.int32)
+    for start in range(first, end, CHUNK):
+        slot = start + tl.arange(0, CHUNK)
+        expert = tl.load(experts + slot, mask=slot < end, other=WIDTH)
+        total += tl.sum((expert[:, None] == tl.arange(0, WIDTH)[None, :]).to(tl.int32), 0)
+    return total
 
 
 @triton.jit(do_not_specialize=["slots", "block"])
@@ -20,28 +32,31 @@ def _count_kernel(experts, counts, slots, block, EXPERTS: tl.constexpr, WIDTH: t
     """counts[b, e]: how many slots of block b chose expert e."""
     index = tl.program_id(0)
     column = tl.arange(0, WIDTH)
-    total = tl.zeros((WIDTH,), tl.int32)
-    for first in range(index * block, min(index * block + block, slots), CHUNK):
-        slot = first + tl.arange(0, CHUNK)
-        expert = tl.load(experts + slot, mask=slot < slots, other=WIDTH)
-        total += tl.sum((expert[:, None] == column[None, :]).to(tl.int32), 0)
+    total = _count(experts, index * block, min(index * block + block, slots), WIDTH, CHUNK)
     tl.store(counts + index * EXPERTS + column, total, mask=column < EXPERTS)
 
 
 @triton.jit(do_not_specialize=["slots", "block", "blocks"])
 def _place_kernel(experts, counts, order, offsets, slots, block, blocks,
-                  EXPERTS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
-    """Write each slot of one block to its place in expert order; block 0 also writes where each expert starts."""
+                  EXPERTS: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
+                  ALONE: tl.constexpr):  # fmt: skip
+    """Write each slot of one block to its place in expert order; block 0 also writes where each expert starts.
+
+    A block that is alone counts for itself.
+    """
     index = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     known = column < EXPERTS
     before = tl.zeros((WIDTH,), tl.int32)
     total = tl.zeros((WIDTH,), tl.int32)
-    for first in range(0, blocks, GROUP):
-        other = first + tl.arange(0, GROUP)[:, None]
-        count = tl.load(counts + other * EXPERTS + column[None, :], mask=(other < blocks) & known[None, :], other=0)
-        total += tl.sum(count, 0)
-        before += tl.sum(tl.where(other < index, count, 0), 0)
+    if ALONE:
+        total = _count(experts, 0, slots, WIDTH, CHUNK)
+    else:
+        for first in range(0, blocks, GROUP):
+            other = first + tl.arange(0, GROUP)[:, None]
+            count = tl.load(counts + other * EXPERTS + column[None, :], mask=(other < blocks) & known[None, :], other=0)
+            total += tl.sum(count, 0)
+            before += tl.sum(tl.where(other < index, count, 0), 0)
     end = tl.cumsum(total, 0)
     if index == 0:
         tl.store(offsets + column + 1, end, mask=known)
@@ -91,14 +106,16 @@ def dispatch(experts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     order = experts.new_empty(slots)
     if not slots:
         return order, experts.new_zeros(count + 1)
-    block = max(CHUNK, triton.next_power_of_2(triton.cdiv(slots, 256)))
+    block = max(CHUNK if slots > SMALL else SMALL, triton.next_power_of_2(triton.cdiv(slots, 256)))
     blocks = triton.cdiv(slots, block)
     counts, offsets = experts.new_empty(blocks, count), experts.new_empty(count + 1)
     pinned = {"EXPERTS": count, "WIDTH": width, "CHUNK": CHUNK, "num_warps": 8, "num_stages": 1}
-    _count_kernel[(blocks,)](experts, counts, slots, block, **pinned, enable_fp_fusion=False)
+    if blocks > 1:
+        _count_kernel[(blocks,)](experts, counts, slots, block, **pinned, enable_fp_fusion=False)
     _place_kernel[(blocks,)](
-        experts, counts, order, offsets, slots, block, blocks, GROUP=16, **pinned, enable_fp_fusion=False
-    )
+        experts, counts, order, offsets, slots, block, blocks, GROUP=16, ALONE=blocks == 1, **pinned,
+        enable_fp_fusion=False,
+    )  # fmt: skip
     return order, offsets
 
 

@@ -95,7 +95,7 @@ def _reverse_kernel(
 
 @triton.jit(do_not_specialize=["sequences"])
 def _gradient_kernel(
-    q_tiles, k_tiles, v_tiles, u_tiles, b_tiles, g_tiles, s_tiles, e_tiles, scalars, dq, dk, dv, dg, dbeta,
+    q, k, v_tiles, u_tiles, b_tiles, g_tiles, s_tiles, e_tiles, scalars, dq, dk, dv, dg, dbeta,
     cu_seqlens, sequences, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, LOOKUP: tl.constexpr,
 ):  # fmt: skip
@@ -110,8 +110,9 @@ def _gradient_kernel(
         row = start.to(tl.int32)
         r = tl.arange(0, CHUNK)
         live = r < rows
-        key = k_tiles.load([row, shared * K])
-        query = q_tiles.load([row, shared * K])
+        keys = ((start + r) * H + shared)[:, None] * K + tl.arange(0, K)[None, :]
+        key = tl.load(k + keys, mask=live[:, None], other=0.0)
+        query = tl.load(q + keys, mask=live[:, None], other=0.0)
         dq_sum = tl.zeros((CHUNK, K), tl.float32)
         dk_sum = tl.zeros((CHUNK, K), tl.float32)
         for j in range(HV // H):
@@ -170,7 +171,6 @@ def _gradient_kernel(
             dk_sum += tl.dot(tl.trans(dp), query, written)
             tl.store(dbeta + at, dbeta_t, mask=live)
             tl.store(dg + at, tl.cumsum(tl.where(live, dG, 0.0), 0, reverse=True), mask=live)
-        keys = ((start + r) * H + shared)[:, None] * K + tl.arange(0, K)[None, :]
         tl.store(dq + keys, dq_sum.to(tl.bfloat16), mask=live[:, None])
         tl.store(dk + keys, dk_sum.to(tl.bfloat16), mask=live[:, None])
 
@@ -187,9 +187,9 @@ def gradients(
     ends, base = torch.empty_like(starts), torch.empty_like(v)
     block_v = min(64, width)
     dims = {"H": heads, "HV": v_heads, "K": key_width, "V": width, "BLOCK_V": block_v, "enable_fp_fusion": False}
-    q_tiles, k_tiles, g_tiles = tiles(q, 64, key_width), tiles(k, 64, key_width), tiles(grad, 64, block_v)
+    g_tiles = tiles(grad, 64, block_v)
     _reverse_kernel[(width // block_v, sequences * v_heads)](
-        q_tiles, k_tiles, tiles(solution, 64, 64), tiles(coupling, 64, 64), tiles(readout, 64, 64), g_tiles,
+        tiles(q, 64, key_width), tiles(k, 64, key_width), tiles(solution, 64, 64), tiles(coupling, 64, 64), tiles(readout, 64, 64), g_tiles,
         q, k, solution, coupling, readout, grad, scalars, cu_seqlens, ends, base, scale,
         **dims, num_warps=4, num_stages=3,
     )  # fmt: skip
@@ -197,7 +197,7 @@ def gradients(
     dg, dbeta = scalars.new_empty((2, tokens, v_heads))
     states = (tiles(x.view(-1, key_width), block_v, key_width) for x in (starts, ends))
     _gradient_kernel[(starts.shape[0], heads)](
-        q_tiles, k_tiles, tiles(v, 64, block_v), tiles(solved, 64, block_v), tiles(base, 64, block_v), g_tiles, *states,
+        q, k, tiles(v, 64, block_v), tiles(solved, 64, block_v), tiles(base, 64, block_v), g_tiles, *states,
         scalars, dq, dk, dv, dg, dbeta, cu_seqlens, sequences, scale,
         **dims, LOOKUP=triton.next_power_of_2(sequences), num_warps=8, num_stages=2,
     )  # fmt: skip

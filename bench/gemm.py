@@ -58,13 +58,13 @@ PERSISTENT = [("persistent", 128, n, 4, 8, 8, 1) for n in (128, 256)]
 
 def sequential(n: int, k: int, rows: int, *launches: tuple, block_k: int = 64) -> Case:
     """A case of `matmul_sequential`; a launch lists the values of `NAMES`."""
-    named = tuple(dict(zip(NAMES, launch, strict=False)) for launch in launches)
+    named = tuple({"overlap": True, **dict(zip(NAMES, launch, strict=False))} for launch in launches)
     return Case(implementation="matmul_sequential", n=n, k=k, rows=rows, constants={"block_k": block_k}, launches=named)
 
 
 def tree(n: int, k: int, rows: int, *launches: tuple, block_k: int = 64, leaves: int = 8) -> Case:
     """A case of `matmul_tree`; a launch lists the values of `NAMES`."""
-    named = tuple(dict(zip(NAMES, launch, strict=True)) for launch in launches)
+    named = tuple({"overlap": True, **dict(zip(NAMES, launch, strict=True))} for launch in launches)
     constants = {"leaves": leaves, "leaf_dtype": "fp32", "block_k": block_k}
     return Case(implementation="matmul_tree", n=n, k=k, rows=rows, constants=constants, launches=named)
 

@@ -20,9 +20,10 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
 
 def _recommend(attributes: Values) -> Settings:
     block = next((size for size in (64, 32, 16) if int(attributes["k"]) % size == 0), 64)
-    narrow: Values = {"schedule": "tiles", "block_m": 16, "block_n": 32, "num_warps": 4, "num_stages": 6, "group": 1}
-    middle: Values = {"schedule": "tiles", "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 5, "group": 1}
-    wide: Values = {"schedule": "tiles", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 4, "group": 8}
+    common: Values = {"schedule": "tiles", "overlap": True}
+    narrow: Values = {**common, "block_m": 16, "block_n": 32, "num_warps": 4, "num_stages": 6, "group": 1}
+    middle: Values = {**common, "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 5, "group": 1}
+    wide: Values = {**common, "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 4, "group": 8}
     whole: Values = wide if block != 64 else {**wide, "schedule": "persistent", "block_n": 256, "num_stages": 8}
     return Settings(
         constants={"block_k": block},
@@ -68,6 +69,9 @@ IMPLEMENTATION = Implementation(
             ),
             "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
             "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
+            "overlap": Field(
+                type="bool", free=True, doc="programmatic dependent launch: start while the kernel before still runs"
+            ),
         }
     },
     tree=_tree,

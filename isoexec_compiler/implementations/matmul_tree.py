@@ -24,7 +24,15 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
 def _recommend(attributes: Values) -> Settings:
     leaf = int(attributes["k"]) // 8
     block = next((size for size in (64, 32, 16) if leaf % size == 0), 64)
-    tile: Values = {"share": 8, "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 4, "group": 1}
+    tile: Values = {
+        "overlap": True,
+        "share": 8,
+        "block_m": 16,
+        "block_n": 16,
+        "num_warps": 8,
+        "num_stages": 4,
+        "group": 1,
+    }
     narrow: Values = {"schedule": "warps", **tile}
     middle: Values = {"schedule": "tiles", **tile, "share": 1, "block_m": 64, "block_n": 128, "num_warps": 4}
     wide: Values = {
@@ -87,6 +95,9 @@ IMPLEMENTATION = Implementation(
             ),
             "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
             "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
+            "overlap": Field(
+                type="bool", free=True, doc="programmatic dependent launch: start while the kernel before still runs"
+            ),
         }
     },
     tree=_tree,

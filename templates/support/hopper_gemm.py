@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 BLOCK_K = gl.constexpr(64)
 SHARED_BYTES = 226 << 10  # of the 227 KiB a program may have; the rest holds barriers
@@ -156,11 +157,13 @@ def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.con
     w_tiles = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_N, BLOCK_K], weight.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    gdc_launch_dependents()
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=BLOCK_M // 64)
     tiles = (rows + BLOCK_M - 1) // BLOCK_M * ((N + BLOCK_N - 1) // BLOCK_N)
     kept_upper, upper = _half(LEAVES, BLOCK_N, STAGED, KEPT)
+    gdc_wait()
     if BLOCK_M == 128:
         x_lower = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
         kept_lower, lower = _half(LEAVES, BLOCK_N, STAGED, KEPT)
@@ -225,5 +228,5 @@ def hopper_gemm(
         _describe(x, 64, BLOCK_K.value), _describe(weight, block_n, BLOCK_K.value),
         _describe(out, 64, block_n) if staged else out, parked, rows,
         columns, x.shape[1], leaves, leaf_dtype, block_m, block_n, stages, launch["group"], staged, kept,
-        num_warps=4, maxnreg=None if block_m == 128 else 128, enable_fp_fusion=False,
+        num_warps=4, maxnreg=None if block_m == 128 else 128, enable_fp_fusion=False, launch_pdl=launch["overlap"],
     )  # fmt: skip

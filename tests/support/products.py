@@ -24,10 +24,12 @@ ROWS = {
 }
 
 
-def one(schedule: str, m: int, n: int, warps: int, stages: int, group: int, share: int = 1) -> Launch:
+def one(
+    schedule: str, m: int, n: int, warps: int, stages: int, group: int, share: int = 1, overlap: bool = True
+) -> Launch:
     """A launch table of a single bucket."""
-    names = ("schedule", "block_m", "block_n", "num_warps", "num_stages", "group", "share")
-    return ((None, dict(zip(names, (schedule, m, n, warps, stages, group, share), strict=True))),)
+    names = ("schedule", "block_m", "block_n", "num_warps", "num_stages", "group", "share", "overlap")
+    return ((None, dict(zip(names, (schedule, m, n, warps, stages, group, share, overlap), strict=True))),)
 
 
 def launches(implementation: str, place: str) -> tuple[Launch, ...]:
@@ -40,6 +42,7 @@ def launches(implementation: str, place: str) -> tuple[Launch, ...]:
     counts = {"matmul_sequential": (1,), "matmul_tree": (1, 2, 8)}[implementation]
     found = [one("tiles", m, n, warps, 3, 4, share) for share in counts for m, n, warps in shapes]
     found += [one("tiles", 64, 64, 4, stages, group, 4) for stages, group in ((2, 1), (5, 8), (8, 16))]
+    found += [one("tiles", 64, 64, 4, 3, 1, 4, False)]
     if implementation == "matmul_tree":
         found += [
             one("warps", m, n, warps, 2, 4) for m, n, warps in ((16, 16, 8), (16, 32, 4), (32, 16, 8), (64, 16, 8))

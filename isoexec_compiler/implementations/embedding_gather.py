@@ -21,7 +21,9 @@ IMPLEMENTATION = Implementation(
     dtypes={"sm90": ("bf16", "fp32"), "cpu": ("bf16", "fp32")},
     launch={
         "sm90": {
-            "block": Field(type="int", choices=(64, 128, 256, 512, 1024, 2048), free=True, doc="columns in one program"),
+            "block": Field(
+                type="int", choices=(64, 128, 256, 512, 1024, 2048), free=True, doc="columns in one program"
+            ),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
         }
     },

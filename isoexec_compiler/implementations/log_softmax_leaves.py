@@ -11,8 +11,8 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 def _problems(attributes: Values, constants: Values) -> Iterator[str]:
     vocab, padded, leaves = int(attributes["vocab"]), int(attributes["padded_vocab"]), int(constants["leaves"])
-    if padded < vocab:
-        yield f"padded_vocab {padded} is smaller than vocab {vocab}"
+    if not vocab <= padded < 2 * vocab:
+        yield f"padded_vocab {padded} must be at least vocab {vocab} and less than twice that"
     if padded % leaves:
         yield f"padded_vocab {padded} cannot be cut into {leaves} equal leaves"
     if int(constants["lanes"]) > int(constants["block"]):
@@ -37,25 +37,29 @@ IMPLEMENTATION = Implementation(
     name="log_softmax_leaves",
     op="log_softmax",
     version=1,
-    doc="The padded vocabulary is cut into equal leaves. A leaf is read once, in blocks: a running maximum, and one sum "
+    doc="The padded vocabulary is cut into equal leaves. A leaf is read once, in blocks: a running maximum and one sum "
     "per lane. Any rank can hold any leaf, and any program can compute it.",
     rounding=(
         "z = logit * fp32(1/temperature); columns from `vocab` on, and blocks past the leaf, count as -inf",
-        "per block: m' = max(m, block); lane sum = lane sum * exp(m - m') + the tree of adjacent pairs over the block's "
-        "exp(z - m') of that lane",
+        "per block: m' = max(m, block); lane sum = lane sum * exp(m - m') + the tree of adjacent pairs over the "
+        "block's exp(z - m') of that lane",
         "leaf sum: the tree of adjacent pairs over the lanes, times exp(m - row maximum)",
         "row sum: the balanced tree over the leaves; result = (z - row maximum) - log(row sum)",
     ),
     dtypes={"sm90": ("bf16", "fp32"), "cpu": ("bf16", "fp32")},
     constants={
-        "leaves": Field(type="int", choices=(1, 2, 4, 8, 16, 32), doc="equal contiguous parts of the padded vocabulary"),
+        "leaves": Field(
+            type="int", choices=(1, 2, 4, 8, 16, 32), doc="equal contiguous parts of the padded vocabulary"
+        ),
         "block": Field(type="int", choices=tuple(1 << k for k in range(4, 14)), doc="columns between running maxima"),
         "lanes": Field(type="int", choices=tuple(1 << k for k in range(4, 14)), doc="sums kept side by side in a leaf"),
     },
     launch={
         "sm90": {
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
-            "finish_block": Field(type="int", choices=(512, 1024, 2048), free=True, doc="columns written by one program"),
+            "finish_block": Field(
+                type="int", choices=(512, 1024, 2048), free=True, doc="columns written by one program"
+            ),
         }
     },
     tree=_tree,

@@ -16,7 +16,7 @@ IMPLEMENTATION = Implementation(
     name="rms_norm_rows",
     op="rms_norm",
     version=1,
-    doc="A tree of adjacent pairs over the row, zero-padded to a power of two: no launch parameter can change its order.",
+    doc="A tree of adjacent pairs over the row, zero-padded to a power of two: no launch can change its order.",
     rounding=(
         "with a residual: x + residual in fp32, rounded to the model dtype; the norm reads the rounded sum",
         "squares in fp32; their sum is the balanced tree of adjacent pairs over the row padded with zeros",

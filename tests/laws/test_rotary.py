@@ -37,7 +37,7 @@ def test_table_is_the_rounded_exact_value_and_its_digest_is_known() -> None:
     assert table.shape == (40960, 64, 2)
     assert module.table_digest() == DIGEST
     for position, i in zip(integers(2000, below=40960, seed=1), integers(2000, below=64, seed=2), strict=True):
-        angle = int(position) * float(1e6) ** (-2 * int(i) / 128)
+        angle = int(position) * 1e6 ** (-2 * int(i) / 128)
         # The angle's own error in float64, 2^-52 of at most 40960, is far below half a unit of fp32.
         for found, exact in zip(table[position, i].tolist(), (math.cos(angle), math.sin(angle)), strict=True):
             assert abs(found - exact) <= 2.0**-25 * 1.001 + 40960 * 2.0**-52
@@ -75,9 +75,7 @@ def test_a_row_alone_is_the_row_in_any_batch(place: str, shape: tuple[int, int],
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_triton_has_the_bits_of_the_cpu_for_every_launch(
-    triton_place: str, shape: tuple[int, int], dtype: str
-) -> None:
+def test_triton_has_the_bits_of_the_cpu_for_every_launch(triton_place: str, shape: tuple[int, int], dtype: str) -> None:
     x = hazards(17, 2, shape[0], seed=5, dtype=dtype)
     positions = integers(17, below=LENGTH, seed=6)
     positions[3:6] = torch.tensor([LENGTH, -1, LENGTH - 1])

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 
 _INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -41,19 +45,20 @@ def poison(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, device: s
     return torch.full(shape, float("nan"), dtype=dtype, device=device)
 
 
-class poisoned_outputs:
-    """A context in which `torch.empty` and `empty_like` give NaN, so that an unwritten element cannot hide."""
+@contextmanager
+def poisoned_outputs() -> Iterator[None]:
+    """A context in which `torch.empty` and its kin give NaN, so that an unwritten element cannot hide."""
+    saved = torch.empty, torch.empty_like, torch.Tensor.new_empty
 
-    def __enter__(self) -> None:
-        self._saved = torch.empty, torch.empty_like, torch.Tensor.new_empty
-        empty, empty_like, new_empty = self._saved
-
-        def fill(tensor: torch.Tensor) -> torch.Tensor:
+    def poisoning(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def made(*arguments: Any, **options: Any) -> torch.Tensor:
+            tensor = make(*arguments, **options)
             return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
 
-        torch.empty = lambda *a, **k: fill(empty(*a, **k))  # type: ignore[assignment]
-        torch.empty_like = lambda *a, **k: fill(empty_like(*a, **k))  # type: ignore[assignment]
-        torch.Tensor.new_empty = lambda *a, **k: fill(new_empty(*a, **k))  # type: ignore[assignment,method-assign]
+        return made
 
-    def __exit__(self, *_: object) -> None:
-        torch.empty, torch.empty_like, torch.Tensor.new_empty = self._saved  # type: ignore[assignment,method-assign]
+    torch.empty, torch.empty_like, torch.Tensor.new_empty = map(poisoning, saved)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.empty, torch.empty_like, torch.Tensor.new_empty = saved  # type: ignore[assignment]

@@ -11,13 +11,13 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 def batch(place: str) -> int:
     """How many rows a law draws: the interpreter, a thousand times slower, gets few."""
-    return 20 if place == "interpreter" else max(ROWS)
+    return 5 if place == "interpreter" else max(ROWS)
 
 
 def slices(place: str) -> list[tuple[int, int]]:
     """(first, last) of batches of every size in ROWS at the beginning, middle and end of `batch(place)` rows."""
     total = batch(place)
-    sizes = (1, 2, 17) if place == "interpreter" else ROWS
+    sizes = (1, 2, 4) if place == "interpreter" else ROWS
     return [(first, first + rows) for rows in sizes for first in sorted({0, (total - rows) // 2, total - rows})]
 
 

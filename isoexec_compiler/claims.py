@@ -101,31 +101,31 @@ def _claims(plan: Plan) -> Iterator[tuple[str, str, str]]:
                 yield f"tolerance {' '.join(cases)}", "tolerance", ""
 
 
-def standings(plan: Plan, facts: Facts, tree: Tree, folder: Path) -> list[Standing]:
-    """Every need of a package in `folder` with what evidence there is."""
+def standings(plan: Plan, facts: Facts, tree: Tree, folder: Path, *, here: bool) -> list[Standing]:
+    """Every need of a package in `folder` with what evidence there is; `here`: that counts for this machine."""
     records: dict[tuple[str, str, str], list[Record]] = {}
     for _, record in evidence.read(folder):
         if record:
             records.setdefault((record.target, record.module, record.law), []).append(record)
     digests = {k.path: evidence.kernel_digest(k, facts, tree) for k in plan.kernels}
-    tools = {target: machine.toolchain(target) for target in plan.targets}
+    tools = {target: machine.toolchain(target) for target in plan.targets} if here else {}
     found = []
     for need in needs(plan):
         kernel = need.kernel
         known = records.get((kernel.target, kernel.module, need.law.name), [])
-        judged = [(_reason(r, digests[kernel.path], tools[kernel.target]), r) for r in known]
+        judged = [(_reason(r, digests[kernel.path], tools.get(kernel.target)), r) for r in known]
         reason, record = min(judged, key=lambda pair: pair[0] != "", default=("missing", None))
         found.append(Standing(need=need, record=record, reason=reason))
     return found
 
 
-def _reason(record: Record, digest: str, tools: dict[str, str]) -> str:
-    """Why a record does not count for a kernel, or `""`."""
+def _reason(record: Record, digest: str, tools: dict[str, str] | None) -> str:
+    """Why a record does not count for a kernel, or `""`; with `tools`, on a machine that has these."""
     if record.kernel != digest:
         return "another kernel text or launch table"
-    if record.arch != machine.architecture(record.target):
+    if tools is not None and record.arch != machine.architecture(record.target):
         return f"another architecture: {record.arch}"
-    for name, version in tools.items():
+    for name, version in (tools or {}).items():
         if record.toolchain.get(name, version) != version:
             return f"another toolchain: {name} {record.toolchain[name]}, here {version}"
     return "" if record.supports else f"refuted: {record.outcome}"
@@ -140,7 +140,7 @@ def shortfalls(plan: Plan, facts: Facts, tree: Tree, folder: Path) -> tuple[Drif
     ]
     groups: dict[tuple[str, str, str], list[Standing]] = {}
     counts: dict[tuple[str, str], int] = {}
-    for standing in standings(plan, facts, tree, folder):
+    for standing in standings(plan, facts, tree, folder, here=True):
         place = standing.need.kernel.target, standing.need.claim
         counts[place] = counts.get(place, 0) + 1
         if standing.reason:

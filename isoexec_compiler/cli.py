@@ -177,7 +177,8 @@ def support(contracts: Contracts, output: Output = Path("generated")) -> None:
     for path in contracts:
         package = pipeline.build(_load(_read(path), path, None))
         folder = output / package.plan.contract
-        packages.append((package.plan.contract, claims.standings(package.plan, package.facts, package.tree, folder)))
+        found = claims.standings(package.plan, package.facts, package.tree, folder, here=False)
+        packages.append((package.plan.contract, found))
     sys.stdout.write(proof_report.support(packages))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from isoexec_compiler.claims import EVERY_KERNEL, Standing
+from isoexec_compiler.evidence import Record
 from isoexec_compiler.prove import Result
 
 COLUMNS = ("region", "law", "outcome", "compared", "differing", "control", "refused", "seconds")
@@ -62,11 +63,11 @@ def support(packages: Iterable[tuple[str, list[Standing]]]) -> str:
         "",
         "What the committed evidence shows, and nothing else. Written by `isoexec support`.",
         "",
-        "`bitwise` is said only where every law of a claim was examined on the kernels as they are now, compared",
-        "a stated number of elements, found 0 that differ in any bit, and was seen to fail on a negative control.",
+        "`bitwise` is said only where every law of a claim was examined on the kernels as they are now, compared the",
+        "stated number of elements, found 0 that differ in any bit, and was seen to fail on a negative control.",
         "",
-        "| contract | target | claim | laws with evidence | elements compared | differing | standing |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| contract | target | claim | laws with evidence | elements compared | differing | standing | seen on |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for contract, standings in packages:
         groups: dict[tuple[str, str], list[Standing]] = {}
@@ -75,15 +76,19 @@ def support(packages: Iterable[tuple[str, list[Standing]]]) -> str:
         for (target, claim), group in sorted(groups.items(), key=lambda item: (item[0][0], item[0][1] != EVERY_KERNEL)):
             held = [s.record for s in group if s.record and not s.reason]
             compared, differing = sum(r.compared for r in held), sum(r.differing for r in held)
-            cells = f"{len(held)} of {len(group)} | {compared:,} | {differing:,} | {_standing(group)}"
+            places = "; ".join(sorted({_place(record) for record in held}))
+            cells = f"{len(held)} of {len(group)} | {compared:,} | {differing:,} | {_standing(group)} | {places}"
             lines.append(f"| {contract} | {target} | {claim} | {cells} |")
     return "\n".join(lines) + "\n"
+
+
+def _place(record: Record) -> str:
+    return ", ".join([record.device, *(f"{name} {version}" for name, version in sorted(record.toolchain.items()))])
 
 
 def _standing(group: list[Standing]) -> str:
     if any(s.reason.startswith("refuted") for s in group):
         return "refuted"
     if all(not s.reason for s in group):
-        devices = sorted({s.record.device for s in group if s.record})
-        return f"bitwise on {', '.join(devices)}"
+        return "bitwise"
     return "no evidence" if all(s.reason for s in group) else "in part"

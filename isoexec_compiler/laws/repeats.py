@@ -7,7 +7,7 @@ from isoexec_compiler import control
 from isoexec_compiler.law import Finding, Law, always
 from isoexec_compiler.subject import Subject, outputs_differing
 
-REPEATS, QUICK = 100, 10
+REPEATS, QUICK = 100, 5
 SIZES = (1, 17, 65, 257)
 
 

@@ -23,6 +23,7 @@ OP = Op(
         "value_dim": Field(type="int", minimum=1, doc="width of a value head"),
         "scale": Field(type="float", minimum=0.0, doc="factor of the output, key_dim ** -0.5 as a rule"),
     },
+    states=("gdn_state",),
 )
 
 

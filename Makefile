@@ -51,6 +51,7 @@ golden: $(BIN)/.test  ## rewrite what tests compare: contracts, generated packag
 	$(BIN)/python -m tests.update_contracts
 	$(BIN)/python -m tests.update_cases
 	$(BIN)/isoexec compile $(CONTRACTS)
+	$(BIN)/isoexec support $(CONTRACTS) > docs/support.md
 	$(BIN)/python bench/page.py
 
 demo: $(BIN)/.test  ## stock frameworks disagree, bound ones do not

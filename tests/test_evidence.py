@@ -20,6 +20,7 @@ from isoexec_compiler.evidence import Record
 from isoexec_compiler.pipeline import Package
 from tests.proofs import CONTRACT, compiled, cpu_only
 
+ROOT = Path(__file__).parent.parent
 RUN = CliRunner()
 
 
@@ -191,3 +192,9 @@ def test_support_says_bitwise_only_for_all_of_a_claim(copy: Path) -> None:
     assert states["state kv_cache"] == "no evidence"
     assert states["tolerance engine_decode trainer_score"] == "in part"
     assert states["topology tp 1 2 4"] == "bitwise"
+
+
+def test_the_support_page_is_what_the_committed_evidence_shows() -> None:
+    contracts = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").glob("*.yaml"))
+    done = RUN.invoke(app, ["support", *(str(ROOT / path) for path in contracts), "-o", str(ROOT / "generated")])
+    assert done.stdout == (ROOT / "docs/support.md").read_text(), "`make golden` writes it"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def wait_for(folder: Path, name: str, processes: list[subprocess.Popen[bytes]]) 
     return torch.load(folder / name)
 
 
-def prepare(folder: Path) -> dict[str, Any]:
+def prepare(folder: Path, steps: int) -> None:
     """Compile the contract, write the model and the job."""
     source = ROOT / "contracts" / f"{CONTRACT}.yaml"
     contract, problems = pipeline.load(source.read_bytes(), source.name)
@@ -63,10 +64,9 @@ def prepare(folder: Path) -> dict[str, Any]:
         "prompts": tiny.prompts(PROMPTS, document["model"]["config"]["vocab_size"], 40),
         "samples": SAMPLES,
         "tokens": TOKENS,
-        "steps": STEPS,
+        "steps": steps,
     }
     (folder / "job.json").write_text(json.dumps(job))
-    return job
 
 
 def line(found: dict[str, Any]) -> str:
@@ -91,36 +91,50 @@ def plot(path: Path, stock: dict[str, Any], steps: list[dict[str, Any]]) -> None
     figure.savefig(path, dpi=150)
 
 
+def run(folder: Path, steps: int, said: Callable[[str, str], None]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The stock comparison, and the bound one at every step. `said(doing, done)` hears what starts and what was found.
+
+    Raises DemoError when a process fails.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    name = str(folder)
+    said("compile the contract, write a random Qwen3", "")
+    prepare(folder, steps)
+    try:
+        said("stock vLLM samples, stock Megatron-core scores", "")
+        processes += [start(folder, "demo_engine", name, ""), start(folder, "demo_trainer", name, CONTRACT, "stock")]
+        stock = wait_for(folder, "stock.found", processes)
+        said("bound vLLM and bound Megatron-core shake hands", f"stock          {line(stock)}")
+        processes += [
+            start(folder, "demo_engine", name, CONTRACT),
+            start(folder, "demo_trainer", name, CONTRACT, "bound"),
+        ]
+        found = []
+        for step in range(steps + 1):
+            found.append(wait_for(folder, f"{step}.found", processes))
+            done = f"bound, step {step}  {line(found[-1])}   reward {found[-1]['reward']:.3f}"
+            said("GRPO: sample, score, update, synchronise, compare", done)
+        for process in processes:
+            process.wait(120)  # the engine writes its report last
+    finally:
+        for process in processes:
+            process.terminate()
+    return stock, found
+
+
 def main() -> None:
     target = Path(sys.argv[1] if len(sys.argv) > 1 else "demo.png")
     console = Console(highlight=False, soft_wrap=True)
-    columns = (TextColumn("{task.description:<58}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description:<50}"), BarColumn(), TimeElapsedColumn())
     with tempfile.TemporaryDirectory() as name, Progress(*columns, console=console) as progress:
-        folder = Path(name)
-        processes: list[subprocess.Popen[bytes]] = []
-        bar = progress.add_task("compile the contract, write a random Qwen3", total=3 + STEPS)
-        try:
-            prepare(folder)
-            progress.update(bar, advance=1, description="stock vLLM samples, stock Megatron-core scores")
-            processes += [
-                start(folder, "demo_engine", name, ""),
-                start(folder, "demo_trainer", name, CONTRACT, "stock"),
-            ]
-            stock = wait_for(folder, "stock.found", processes)
-            console.print(f"stock          {line(stock)}")
-            progress.update(bar, advance=1, description="bound vLLM and bound Megatron-core shake hands")
-            processes += [
-                start(folder, "demo_engine", name, CONTRACT),
-                start(folder, "demo_trainer", name, CONTRACT, "bound"),
-            ]
-            steps = []
-            for step in range(STEPS + 1):
-                steps.append(wait_for(folder, f"{step}.found", processes))
-                console.print(f"bound, step {step}  {line(steps[-1])}   reward {steps[-1]['reward']:.3f}")
-                progress.update(bar, advance=1, description="GRPO: sample, score, update, synchronise, compare")
-        finally:
-            for process in processes:
-                process.terminate()
+        bar = progress.add_task("", total=STEPS + 4)
+
+        def said(doing: str, done: str) -> None:
+            progress.update(bar, advance=1, description=doing)
+            if done:
+                console.print(done)
+
+        stock, steps = run(Path(name), STEPS, said)
     plot(target, stock, steps)
     total = sum(s["differ"] for s in steps)
     console.print(f"{total} of {sum(s['of'] for s in steps)} log-probabilities differ; plot in {target}")

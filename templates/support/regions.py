@@ -63,11 +63,15 @@ def _untraceable(*_: Any) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """`function` is the name in the kernel file; `whole` says that one call is one run of the region, not a part."""
+    """`function` is the name in the kernel file; `whole` says that one call is one run of the region, not a part.
+
+    An operator of two results runs two regions in one kernel: the named one, and `added`, which made the second result.
+    """
 
     function: str
     arguments: str
     fake: Callable[..., Any]
+    result: str = "Tensor"
     keywords: tuple[str, ...] = ()
     whole: bool = True
 
@@ -81,6 +85,12 @@ OPERATORS = {
     ),
     "select": Operator(function="combine", arguments="Tensor parts", fake=_first, whole=False),
     "rms_norm": Operator(function="rms_norm", arguments="Tensor x, Tensor weight", fake=_same),
+    "add_rms_norm": Operator(
+        function="add_rms_norm",
+        arguments="Tensor x, Tensor residual, Tensor weight, str added",
+        result="(Tensor, Tensor)",
+        fake=lambda x, residual, *_: (torch.empty_like(x), torch.empty_like(residual)),
+    ),
     "residual_add": Operator(function="residual_add", arguments="Tensor x, Tensor residual", fake=_same),
     "rotary": Operator(function="rotary", arguments="Tensor x, Tensor positions", fake=_same),
     "silu_gate": Operator(
@@ -134,18 +144,20 @@ OPERATORS = {
 
 
 def _run(name: str, *arguments: Any) -> Any:
-    *values, region = arguments
     operator = OPERATORS[name]
+    values = [a for a in arguments if not isinstance(a, str)]
+    names = [a for a in reversed(arguments) if isinstance(a, str)]  # the region that runs, then one that it contains
     BOUND.depth += 1
     try:
         named = {key: values.pop() for key in reversed(operator.keywords)}
-        result = BOUND.table[region, operator.function](*values, **named)
+        result = BOUND.table[names[0], operator.function](*values, **named)
     finally:
         BOUND.depth -= 1
-    if operator.whole:
-        BOUND.ledger.ran(region)
-    if BOUND.tap is not None:
-        BOUND.tap(region, name, values, result)
+    for region, part in zip(names, result if len(names) > 1 else (result,), strict=True):
+        if operator.whole:
+            BOUND.ledger.ran(region)
+        if BOUND.tap is not None:
+            BOUND.tap(region, name, values, part)
     return result
 
 
@@ -159,7 +171,7 @@ def _differentiable(name: str, *arguments: Any) -> Any:
 
 _LIBRARY = torch.library.Library(f"isoexec_{package.NAME}", "DEF")
 for _name, _operator in OPERATORS.items():
-    _LIBRARY.define(f"{_name}({_operator.arguments}, str region) -> Tensor")
+    _LIBRARY.define(f"{_name}({_operator.arguments}, str region) -> {_operator.result}")
     _LIBRARY.impl(_name, partial(_run, _name), "CompositeExplicitAutograd")
     _LIBRARY.impl(_name, partial(_differentiable, _name), "Autograd")
     torch.library.register_fake(f"isoexec_{package.NAME}::{_name}", _operator.fake, lib=_LIBRARY)

@@ -90,7 +90,7 @@ def main() -> None:
         {"temperature": 0.6},
         {"allowed_token_ids": [1, 2]},
         {"bad_words": []},
-        {"temperature": 0.0, "seed": 3, "n": 2},
+        {"seed": 3, "n": 2},
     ):
         found[f"sampling {json.dumps(parameters)}"] = said(lambda p=parameters: generate(**p))
 

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     import torch
 
 ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 1024, 8192)
-FEWEST, QUICK = 17, 65
+FEWEST = 17
 DEVICE = {"sm90": "cuda", "cpu": "cpu"}
 SCALARS = {"sm90": 1 << 40, "cpu": 1 << 26}
+QUICK = {"sm90": 257, "cpu": 65}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class Subject:
         one = self.calls(1, self.draw())
         volume = max(sum(a.numel() for a in call.arguments if hasattr(a, "numel")) for call in one.values())
         most = max(FEWEST, SCALARS[self.kernel.target] // volume)
-        limits = (most, getattr(trial_of(self.kernel), "MOST_ROWS", most), QUICK if self.quick else most)
+        limits = (most, getattr(trial_of(self.kernel), "MOST_ROWS", most), QUICK[self.kernel.target] if self.quick else most)
         return tuple(rows for rows in ROWS if rows <= min(limits))
 
     def run(

@@ -81,8 +81,9 @@ class Subject:
         one = self.calls(1, self.draw())
         volume = max(sum(a.numel() for a in call.arguments if hasattr(a, "numel")) for call in one.values())
         most = max(FEWEST, SCALARS[self.kernel.target] // volume)
-        limits = (most, getattr(trial_of(self.kernel), "MOST_ROWS", most), QUICK[self.kernel.target] if self.quick else most)
-        return tuple(rows for rows in ROWS if rows <= min(limits))
+        quick = QUICK[self.kernel.target] if self.quick else most
+        limit = min(most, quick, getattr(trial_of(self.kernel), "MOST_ROWS", most))
+        return tuple(rows for rows in ROWS if rows <= limit)
 
     def run(
         self, name: str, call: Call, arguments: Arguments | None = None, module: ModuleType | None = None

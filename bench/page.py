@@ -8,9 +8,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 INTRODUCTION = """# Measurements
 
-Made by `python bench/page.py` from the files in `bench/results/`; do not edit. Times are medians of paired runs in one
-process, in milliseconds; the ratio is ours over the peer's; the floor is the bytes or operations that no version can
-avoid, at the rates measured on that machine. Predictions, and what beat them or did not, stand in the `notes_*.md` here.
+Made by `python bench/page.py` from the files in `bench/results/`; do not edit. Times are medians of paired runs in
+one process, in milliseconds; the ratio is ours over the peer's; the floor is the bytes or operations that no version
+can avoid, at the rates measured on that machine. Predictions, and what came of them, stand in the `notes_*.md` here.
 """
 
 

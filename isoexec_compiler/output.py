@@ -36,7 +36,7 @@ def _files(folder: Path) -> Iterator[Path]:
 def write(folder: Path, tree: Mapping[str, str], owned: frozenset[str]) -> None:
     """Make `folder` hold `tree`, atomically. Files there that are neither in `tree` nor `owned` are carried over.
 
-    `owned` are the paths an earlier compile wrote. Raises OSError with nothing changed when the folder cannot be written.
+    `owned` are the paths an earlier compile wrote. Raises OSError, and changes nothing, when it cannot write.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder)

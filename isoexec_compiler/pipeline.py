@@ -1,6 +1,6 @@
 """The compiler on one screen: each pass by name, each a pure function of what the one before it returned.
 
-path -read-> Document -conform, bind-> Contract -check-> Contract -lower-> Plan -render-> Tree -facts, dumps-> package -> disk
+path -read-> Document -conform, bind-> Contract -check-> Contract -lower-> Plan -render-> Tree -facts, dumps-> Package
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Templates:
 
 
 def imports(text: str) -> Iterator[str]:
-    """Names that a module takes from its package: `from ..guard import x` gives guard, `from .. import package` package."""
+    """Modules of its package that a text imports: guard for `from ..guard import x`, package for `from .. import package`."""
     for module, names in RELATIVE_IMPORT.findall(text):
         yield from [module] if module else (name.split(" as ")[0].strip() for name in names.strip("()").split(","))
 

@@ -22,7 +22,6 @@ from isoexec_compiler.identity import Facts, text_digest
 from isoexec_compiler.plan import Kernel, Plan
 from isoexec_compiler.registry import Value
 
-
 NAME = "ptx.lock"
 CAPABILITY = {"sm90": 90}
 MANY_ROWS = 8192
@@ -69,7 +68,7 @@ def ptx_facts(plan: Plan, facts: Facts, root: Path) -> dict[str, Value]:
 
 
 def compiled(contract: str, kernel: Kernel, root: Path) -> dict[str, str]:
-    """The PTX of every variant that the kernel module's functions launch, by `<function>.<bucket>.<kernel>.<number>`."""
+    """The PTX of every variant that a kernel module launches, by `<function>.<bucket>.<kernel>.<number>`."""
     module = _import(f"{contract}.{kernel.target}.kernels.{kernel.module}", root)
     found: dict[str, str] = {}
     for bucket, (rows, _) in enumerate(kernel.free_launch):
@@ -124,7 +123,7 @@ def dry_launches(capability: int) -> Iterator[list[tuple[str, Mapping[str, Any]]
         return kernel
 
     before, properties = driver._active, torch.cuda.get_device_properties
-    driver.set_active(_Device(capability))  # type: ignore[no-untyped-call]
+    driver.set_active(_Device(capability))
     jit.JITFunction.run = compile_only
     torch.cuda.get_device_properties = lambda device=None: SimpleNamespace(multi_processor_count=1)
     try:

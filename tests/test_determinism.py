@@ -84,7 +84,10 @@ def test_installed_wheel_gives_the_same_bytes(reference: dict[str, bytes], tmp_p
     subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(tmp_path / "env")], check=True)
     python = tmp_path / "env/bin/python"
     paths = subprocess.run(
-        [sys.executable, "-c", "import site; print(*site.getsitepackages())"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", "import site; print(*site.getsitepackages())"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     install = [python, "-m", "pip", "install", "--quiet", "--no-deps", str(ROOT)]
     subprocess.run(install, check=True, capture_output=True)

@@ -184,9 +184,7 @@ def test_diff_of_two_locks_names_facts_and_identities(compiled: pipeline.Package
     assert revisions.diff(facts[0], facts[0]) == ()
 
 
-def test_file_that_is_no_longer_generated_goes_and_leaves_no_orphan(
-    compiled: pipeline.Package, tmp_path: Path
-) -> None:
+def test_file_that_is_no_longer_generated_goes_and_leaves_no_orphan(compiled: pipeline.Package, tmp_path: Path) -> None:
     extra, text = "sm90/kernels/extra.py", "x = 1\n"
     facts = {**compiled.facts, f"files.{extra}": text_digest(text)}
     before = replace(compiled, facts=facts, tree={**compiled.tree, extra: text, lock.NAME: lock.dumps(facts)})

@@ -77,6 +77,6 @@ def test_two_writers_leave_one_whole_tree(tmp_path: Path) -> None:
 
 def test_folder_below_a_file_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
-    with pytest.raises(OSError, match="exists|directory"):
+    with pytest.raises(OSError, match=r"exists|directory"):
         output.write(tmp_path / "file/x", NEW, frozenset())
     assert (tmp_path / "file").read_text() == "here"

@@ -47,7 +47,7 @@ MISSING = Code(
 ORPHAN = Code(
     id="L314",
     title="file that no contract generates",
-    manual="""A file lies in the generated package that the lock does not list: nothing checks it, so nothing may be there.
+    manual="""A file lies in the generated package that the lock does not list: nothing checks it.
 
 Remove it. Evidence belongs into `evidence/`.
 """,
@@ -77,8 +77,8 @@ NO_LOCK = Code(
 LOCK_EDITED = Code(
     id="L318",
     title="lock contradicts itself",
-    manual="""A digest in the lock is not the digest of the facts beside it: the lock was edited by hand, or merged and not
-compiled again.
+    manual="""A digest in the lock is not the digest of the facts beside it: the lock was edited by hand, or merged
+and not compiled again.
 
 Run `isoexec compile` on the contract and commit the result.
 """,

@@ -32,8 +32,8 @@ Restore it from version control, or compile the contract again.
 UNREADABLE = Code(
     id="L302",
     title="lock is not a lock",
-    manual="""The lock is not a JSON object of dotted names with string, integer, boolean or float values: somebody edited
-it, or a merge left conflict markers in it.
+    manual="""The lock is not a JSON object of dotted names with string, integer, boolean or float values: somebody
+edited it, or a merge left conflict markers in it.
 
 Compile the contract again and commit the result.
 """,

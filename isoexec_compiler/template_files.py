@@ -37,7 +37,7 @@ class Templates:
 
 
 def imports(text: str) -> Iterator[str]:
-    """Modules of its package that a text imports: guard for `from ..guard import x`, package for `from .. import package`."""
+    """Modules of its package that a text imports: a for `from ..a import x`, b for `from .. import b`."""
     for module, names in RELATIVE_IMPORT.findall(text):
         yield from [module] if module else (name.split(" as ")[0].strip() for name in names.strip("()").split(","))
 

@@ -34,7 +34,8 @@ def canonical(value: object) -> bytes:
     """Sorted compact UTF-8 JSON of str, int, bool, float, lists and string-keyed maps.
 
     A float is written as {"f64": "<16 hex digits of its IEEE bits, big-endian>"}, so that 1 and 1.0 differ,
-    -0.0 and 0.0 differ, and no decimal printing enters a digest. Raises TypeError for any other type, ValueError for inf and nan.
+    -0.0 and 0.0 differ, and no decimal printing enters a digest. Raises TypeError for any other type, and ValueError
+    for inf and nan.
     """
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 

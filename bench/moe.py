@@ -202,16 +202,17 @@ def stages(layer: Layer) -> Iterator[tuple[str, Callable[[], object], str, Calla
 def measure(shape: Shape, tokens: int, only: tuple[str, ...] = ()) -> Iterator[harness.Row]:
     """One row a stage; a peer that does not run is named and left out."""
     layer = Layer(shape, tokens)
+    repeats = 10 if tokens <= 256 else 1  # a replay costs as much as a small kernel
     for name, ours, peer_name, peer, floor, goal in stages(layer):
         if only and name not in only:
             continue
         try:
-            mine, theirs = harness.paired(harness.graph(ours), harness.graph(peer))
+            mine, theirs = harness.paired(harness.graph(ours, repeats), harness.graph(peer, repeats))
         except (RuntimeError, AssertionError, ValueError) as refused:
             print(f"{name} {shape.name} T={tokens}: {peer_name} refused: {str(refused)[:200]}")
             torch.cuda.synchronize()
             continue
-        yield harness.row(f"{name} {shape.name} T={tokens}", mine, peer_name, theirs, floor, goal)
+        yield harness.row(f"{name} {shape.name} T={tokens}", mine / repeats, peer_name, theirs / repeats, floor, goal)
 
 
 def profile(shape: Shape, tokens: int) -> None:

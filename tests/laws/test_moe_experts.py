@@ -193,3 +193,14 @@ def test_twenty_runs_one_pattern(place: str) -> None:
             assert_same_bits(out, first, "replay")
     for _ in range(20):
         assert_same_bits(moe(x), first)
+
+
+def test_offsets_beyond_32_bits(place: str) -> None:
+    """On the GPU 140,800 tokens make 2.3e9 elements of rows; the last tokens have the bits of the first."""
+    moe = Moe(place)
+    x = moe.tokens(64, seed=13)
+    copies = 2200 if place == "sm90" else 2
+    out, alone = moe(x.repeat(copies, 1)), moe(x)
+    assert place != "sm90" or len(out) * moe.sizes.top_k * moe.sizes.hidden > 2**31
+    for copy in (0, copies // 2, copies - 1):
+        assert_same_bits(out[copy * 64 : (copy + 1) * 64], alone, f"copy {copy}")

@@ -23,7 +23,13 @@ ALL = tl.constexpr(tl.PropagateNan.ALL)
 @triton.jit
 def exp(x):
     """e**x, see `elementary.exp`."""
-    x = tl.minimum(tl.maximum(x, -87.5, propagate_nan=ALL), 89.0, propagate_nan=ALL)
+    return exp_nonpositive(tl.minimum(x, 89.0, propagate_nan=ALL))
+
+
+@triton.jit
+def exp_nonpositive(x):
+    """The bits of `exp` for x up to 89, one instruction shorter: for distances to a maximum."""
+    x = tl.maximum(x, -87.5, propagate_nan=ALL)
     shifted = x * LOG2_E + SHIFT
     n = shifted - SHIFT
     r = tl.fma(n, -LN2_LOW, tl.fma(n, -LN2_HIGH, x))

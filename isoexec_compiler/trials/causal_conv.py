@@ -23,7 +23,7 @@ def _starts(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _run(module: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    packed = module.causal_conv(x.flatten(0, 1).contiguous(), weight, _starts(len(x), x.device))
+    packed = module.causal_conv(x.flatten(0, 1).contiguous(), weight, None, _starts(len(x), x.device))
     result: torch.Tensor = packed.view(x.shape)
     return result
 
@@ -35,6 +35,6 @@ def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
     weight = draw.normal(channels, taps)
 
     def truth() -> tuple[torch.Tensor, ...]:
-        return (reference(x.flatten(0, 1), weight, _starts(rows, x.device)).view(x.shape),)
+        return (reference(x.flatten(0, 1), weight, None, _starts(rows, x.device)).view(x.shape),)
 
     return {"causal_conv": Call(arguments=(x, weight), rows=(0,), truth=truth, run=_run)}

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -92,7 +93,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> int:
 
 
 def law(qk_heads: int, correlated: float, lengths: tuple[int, ...], decode: int, module: ModuleType) -> dict[str, int]:
-    """Differing elements: prefill of each length, a resumed third of `decode`, the rest row by row, against one forward."""
+    """Differing elements of prefill, then a resumed third of `decode`, then row by row, against one forward."""
     total = [n + decode for n in lengths]
     given = rows(sum(total), qk_heads, correlated=correlated, seed=len(lengths))
     starts = [0, *torch.tensor(total).cumsum(0).tolist()]
@@ -200,9 +201,11 @@ def alone(scans: tuple[tuple[int, int, int], ...], tokens: int) -> None:
     prepared = module.prepare(*inputs, cu)
     print(f"prepare T={tokens}: {time(lambda: module.prepare(*inputs, cu)):.4f} ms", flush=True)
     backward = sys.modules[module.DeltaRule.__module__]
+    print(f"  forward: {kernels(lambda: module.gated_delta_rule(**given, cu_seqlens=cu))}", flush=True)
     grad = torch.randn_like(given["v"])
     rest = (given["q"], given["k"], given["v"], cu, prepared, grad, 128**-0.5)
     print(f"backward T={tokens}: {time(lambda: backward.gradients(*rest)):.4f} ms", flush=True)
+    print(f"  backward: {kernels(lambda: backward.gradients(*rest))}", flush=True)
     trace = (given["q"], given["k"], given["v"], prepared, cu, 128**-0.5, backward.SCAN)
     print(f"  its scan: {time(lambda: module.scan(*trace, trace=True, out=False)):.4f} ms", flush=True)
     passes = [backward.gradients(*rest) for _ in range(3)]
@@ -212,74 +215,66 @@ def alone(scans: tuple[tuple[int, int, int], ...], tokens: int) -> None:
     )
 
 
-def forward(lengths: tuple[int, ...], fla: Callable[..., Any]) -> Iterator[harness.Row]:
+def kernels(run: Callable[[], object]) -> str:
+    """Device microseconds of every kernel of one call, longest first."""
+    run()
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        run()
+        torch.cuda.synchronize()
+    spent = {event.key: event.device_time_total for event in profile.key_averages()}
+    return ", ".join(f"{name} {time:.0f}" for name, time in sorted(spent.items(), key=lambda item: -item[1])[:12])
+
+
+def forward(tokens: int, fla: Callable[..., Any]) -> Iterator[harness.Row]:
     """Forward, and forward with backward, against FLA."""
-    for tokens in lengths:
-        given = rows(tokens, 32)
-        cu = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
-        module = rxc(32)
-        with torch.no_grad():
-            peer = harness.graph(lambda g=given: fla(**{n: x[None] for n, x in g.items()}))
-            run = harness.graph(lambda g=given, c=cu: module.gated_delta_rule(**g, cu_seqlens=c))
-            times = harness.paired(run, peer, rounds=15)
-        yield harness.row(f"rxc forward T={tokens}", *names(times, "FLA chunk"), forward_floor(tokens, 32), "<=0.88")
-        leaves = {n: x.requires_grad_() for n, x in given.items()}
-        grad = torch.randn_like(given["v"])
-
-        def train(out: Callable[[], torch.Tensor], inputs: tuple[torch.Tensor, ...], grad: torch.Tensor = grad) -> None:
-            torch.autograd.grad(out(), inputs, grad)
-
-        inputs = tuple(leaves.values())
-        ours = harness.graph(lambda i=inputs, c=cu: train(lambda: module.gated_delta_rule(*i, c), i))
-        theirs = harness.graph(lambda i=inputs: train(lambda: fla(*(x[None] for x in i))[0][0], i))
-        times = harness.paired(ours, theirs, rounds=15)
-        floor = 3 * forward_floor(tokens, 32)
-        yield harness.row(f"rxc forward+backward T={tokens}", *names(times, "FLA chunk"), floor, "<=0.92")
-
-
-def names(times: tuple[float, float], peer: str) -> tuple[float, str, float]:
-    return times[0], peer, times[1]
+    given = rows(tokens, 32)
+    cu = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
+    module, grad = rxc(32), torch.randn_like(given["v"])
+    with torch.no_grad():
+        peer = harness.graph(lambda: fla(**{n: x[None] for n, x in given.items()}))
+        run = harness.graph(lambda: module.gated_delta_rule(**given, cu_seqlens=cu))
+        times = harness.paired(run, peer, rounds=15)
+    yield harness.row(f"rxc forward T={tokens}", times[0], "FLA chunk", times[1], forward_floor(tokens, 32), "<=0.88")
+    inputs = tuple(x.requires_grad_() for x in given.values())
+    ours = harness.graph(lambda: torch.autograd.grad(module.gated_delta_rule(*inputs, cu), inputs, grad))
+    theirs = harness.graph(lambda: torch.autograd.grad(fla(*(x[None] for x in inputs))[0][0], inputs, grad))
+    times, floor = harness.paired(ours, theirs, rounds=15), 3 * forward_floor(tokens, 32)
+    yield harness.row(f"rxc forward+backward T={tokens}", times[0], "FLA chunk", times[1], floor, "<=0.92")
 
 
 def decode(
-    steps: tuple[tuple[int, int, int], ...], natives: tuple[tuple[int, int], ...], lanes_list: tuple[int, ...], qk_heads: int
+    lanes: int, steps: tuple[tuple[int, int, int], ...], natives: tuple[tuple[int, int], ...], qk_heads: int
 ) -> Iterator[harness.Row]:
-    for lanes in lanes_list:
-        given = rows(lanes, qk_heads)
-        slots = torch.randperm(lanes, device="cuda").int() + 1
-        mixed = (torch.arange(lanes, device="cuda") * 63 // max(lanes - 1, 1) + 128).int()
-        native = []
-        for launch in natives:
-            module = recurrent(qk_heads, launch)
-            caches = module.new_caches(lanes + 1, "cuda").zero_()
-            run = harness.graph(
-                lambda m=module, c=caches: m.gated_delta_step(**given, state=c, slots=slots, positions=mixed), 8
-            )
-            native.append((sorted(harness.once(run) for _ in range(9))[4], launch, run))
-        best, chosen, peer = min(native, key=lambda n: n[0])
-        print(f"tuned recurrent step B={lanes}: {[(n[1], round(n[0] / 8, 5)) for n in native]}", flush=True)
-        state = rxc(qk_heads).new_caches(lanes + 1, "cuda")
-        for cache in state:
-            cache.normal_().mul_(0.05)
-        for launch in steps:
-            module = rxc(qk_heads, step=launch)
-            for label, positions in (
-                ("mixed", mixed),
-                ("t=0", mixed * 0 + 128),
-                ("t=62", mixed * 0 + 190),
-                ("t=63", mixed * 0 + 191),
-            ):
-                if label != "mixed" and launch != steps[0]:
-                    continue
-                run = harness.graph(
-                    lambda m=module, p=positions: m.gated_delta_step(**given, state=state, slots=slots, positions=p), 8
-                )
-                ours, theirs = harness.paired(run, peer, rounds=15)
-                goal = {16: "<=0.95", 256: "<=0.75"}.get(lanes, "") if label == "mixed" else ""
-                name = f"rxc step B={lanes} H={qk_heads} {label} {launch}"
-                yield harness.row(
-                    name, ours / 8, f"tuned fp32 step {chosen}", theirs / 8, decode_floor(lanes, qk_heads), goal
-                )
+    """The step at positions spread over the chunk, and with all lanes at one place of it, against the best native."""
+    given = rows(lanes, qk_heads)
+    slots = torch.randperm(lanes, device="cuda").int() + 1
+    mixed = (torch.arange(lanes, device="cuda") * 63 // max(lanes - 1, 1) + 128).int()
+
+    def replay(module: ModuleType, state: Any, positions: torch.Tensor) -> Callable[[], None]:
+        run = partial(module.gated_delta_step, **given, state=state, slots=slots, positions=positions)
+        return harness.graph(run, 8)
+
+    native = []
+    for launch in natives:
+        module = recurrent(qk_heads, launch)
+        run = replay(module, module.new_caches(lanes + 1, "cuda").zero_(), mixed)
+        native.append((sorted(harness.once(run) for _ in range(9))[4] / 8, launch, run))
+    _, chosen, peer = min(native, key=lambda found: found[0])
+    print(f"tuned recurrent step B={lanes}: {[(launch, round(time, 5)) for time, launch, _ in native]}", flush=True)
+    state = rxc(qk_heads).new_caches(lanes + 1, "cuda")
+    for cache in state:
+        cache.normal_().mul_(0.05)
+    print(
+        f"  step: {kernels(partial(rxc(qk_heads).gated_delta_step, **given, state=state, slots=slots, positions=mixed))}"
+    )
+    places = {"mixed": mixed, "t=0": mixed * 0 + 128, "t=62": mixed * 0 + 190, "t=63": mixed * 0 + 191}
+    for launch in steps:
+        for label, positions in places.items() if launch == steps[0] else (("mixed", mixed),):
+            times = harness.paired(replay(rxc(qk_heads, step=launch), state, positions), peer, rounds=15)
+            goal = {16: "<=0.95", 256: "<=0.75"}.get(lanes, "") if label == "mixed" else ""
+            name, floor = f"rxc step B={lanes} H={qk_heads} {label} {launch}", decode_floor(lanes, qk_heads)
+            yield harness.row(name, times[0] / 8, f"tuned fp32 step {chosen}", times[1] / 8, floor, goal)
 
 
 def main() -> None:
@@ -307,13 +302,15 @@ def main() -> None:
         accuracy(rxc(16), None)
         if options.laws:
             return
-        take(decode(steps, RECURRENT, (16, 256) if options.quick else (16, 64, 256), 16))
+        for lanes in (16, 256) if options.quick else (16, 64, 256):
+            take(decode(lanes, steps, RECURRENT, 16))
         alone(scans, 8192)
     fla = fla_chunk()
     if fla is not None:
         with torch.no_grad():
             accuracy(rxc(16), fla)
-        take(forward((8192,) if options.quick else (8192, 16384), fla))
+        for tokens in (8192,) if options.quick else (8192, 16384):
+            take(forward(tokens, fla))
     if not (options.quick or options.sweep):
         harness.save("gdn", found)
 

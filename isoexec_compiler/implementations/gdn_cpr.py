@@ -23,8 +23,8 @@ IMPLEMENTATION = Implementation(
     version=1,
     doc=(
         "The fp32 chain of the chunk form gives every chunk its first state, rounded to bf16; outputs come only from "
-        "the recurrence inside the chunk, all chunks in parallel. Decode runs the recurrence and moves the chain on when a "
-        "chunk is full; what the recurrence reached there is dropped, in every case alike."
+        "the recurrence inside the chunk, all chunks in parallel. Decode runs the recurrence and moves the chain on "
+        "when a chunk is full; what the recurrence reached there is dropped, in every case alike."
     ),
     rounding=(
         "the chain:",

@@ -1,5 +1,4 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Gates of the gated delta rule in fp32, never rounded to the model dtype."""
+"""Decay and write strength of the gated delta rule, elementwise in fp32."""
 
 from __future__ import annotations
 
@@ -14,22 +13,20 @@ IMPLEMENTATION = Implementation(
     name="gdn_gates_rows",
     op="gdn_gates",
     version=1,
-    doc=(
-        "Elementwise, exp and log being our own polynomials. a_log and dt_bias are fp32 on both sides: rounded to bf16 "
-        "they would move every decay."
-    ),
+    doc="fp32 throughout and fp32 results: a rounded beta would move bits of the dots it scales.",
     rounding=(
-        "x = a + dt_bias in fp32; e = exp(-|x|) and u = 1 + e in fp32",
-        "log(1 + e) = log(u) * e / (u - 1), or e where u is 1; softplus = max(x, 0) + log(1 + e)",
-        "g = -exp(a_log) * softplus in fp32, not rounded further",
-        "beta = 1 / (1 + exp(-b)) in fp32, the division correctly rounded, not rounded further",
+        "x = a + dt_bias in fp32; y = exp(-|x|), by the polynomial of `elementary`, as every exp here",
+        "log1p(y) = log(1 + y) * (y / ((1 + y) - 1)), or y where 1 + y = 1",
+        "g = -exp(A_log) * (max(x, 0) + log1p(y)), fp32",
+        "beta = 1 / (1 + exp(-b)), division correctly rounded, fp32",
     ),
-    dtypes={"sm90": ("bf16", "fp32"), "cpu": ("bf16", "fp32")},
+    dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
     launch={
         "sm90": {
-            "rows": Field(type="int", choices=(1, 4, 16, 64), free=True, doc="tokens in one program"),
+            "rows": Field(type="int", choices=(1, 2, 4, 8, 16, 32), free=True, doc="rows in one program"),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
         }
     },
+    emulated=("gdn_gates",),
     recommend=_recommend,
 )

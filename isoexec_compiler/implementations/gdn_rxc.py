@@ -37,7 +37,7 @@ STEP_LAUNCH = {
 def chunk_settings(**launch: int) -> Settings:
     """The constants of every chunk form, and one launch bucket: the scan's parameters and these."""
     scan = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 3}
-    constants = {"chunk": 64, "block": 16, "state": "fp32", "snapshot": "bf16"}
+    constants: Values = {"chunk": 64, "block": 16, "state": "fp32", "snapshot": "bf16"}
     return Settings(constants=constants, launch={"sm90": ((None, {**scan, **launch}),)})
 
 

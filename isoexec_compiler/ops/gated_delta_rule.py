@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from isoexec_compiler.registry import Field, Op
+from isoexec_compiler.registry import Field, Op, Values
 
 if TYPE_CHECKING:
     import torch
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 OP = Op(
     name="gated_delta_rule",
     doc=(
-        "S_t = exp(g_t) S_{t-1} + beta_t k_t (v_t - k_t exp(g_t) S_{t-1}), o_t = scale q_t S_t, from S = 0 at the start "
-        "of each sequence; value heads share query/key heads in equal groups."
+        "S_t = exp(g_t) S_{t-1} + beta_t k_t (v_t - k_t exp(g_t) S_{t-1}), o_t = scale q_t S_t, from S = 0 at the "
+        "start of each sequence; value heads share query/key heads in equal groups."
     ),
     attributes={
         "qk_heads": Field(type="int", minimum=1, doc="query and key heads"),
@@ -57,3 +57,14 @@ def reference(
         states.append(state)
     out = torch.stack(outputs) if outputs else torch.zeros_like(v)
     return out, torch.stack(states) if states else v.new_zeros(0, v.shape[1], q.shape[2], v.shape[2])
+
+
+def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Uninitialised arguments of this many rows for a kernel module's packed function."""
+    import torch
+
+    heads, v_heads, key_dim, value_dim = (int(attributes[n]) for n in ("qk_heads", "v_heads", "key_dim", "value_dim"))
+    q, k = (torch.empty(rows, heads, key_dim, dtype=dtype, device=device) for _ in range(2))
+    v = torch.empty(rows, v_heads, value_dim, dtype=dtype, device=device)
+    g, beta = (torch.empty(rows, v_heads, device=device) for _ in range(2))
+    return {"gated_delta_rule": (q, k, v, g, beta, torch.tensor([0, rows], dtype=torch.int32, device=device))}

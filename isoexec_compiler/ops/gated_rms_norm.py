@@ -1,5 +1,4 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Root-mean-square norm of each row, multiplied by a gate: the output of the gated delta rule."""
+"""RMS normalisation of each head row, times a gate: the output of the gated delta rule."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
 
 OP = Op(
     name="gated_rms_norm",
-    doc="y = x / sqrt(mean(x^2) + eps) * weight * gate / (1 + exp(-gate)) over the last axis.",
+    doc="y = x / sqrt(mean(x^2) + eps) * weight * gate / (1 + exp(-gate)) over the last axis; norm first, then gate.",
     attributes={
         "width": Field(type="int", minimum=1, doc="length of the normalised axis"),
         "eps": Field(type="float", minimum=0.0, doc="added to the mean of squares"),
@@ -31,5 +30,5 @@ def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> d
     import torch
 
     width = int(attributes["width"])
-    x, gate = (torch.empty(rows, width, dtype=dtype, device=device) for _ in range(2))
+    x, gate = (torch.empty(rows, 1, width, dtype=dtype, device=device) for _ in range(2))
     return {"gated_rms_norm": (x, gate, torch.empty(width, dtype=dtype, device=device))}

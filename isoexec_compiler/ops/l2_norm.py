@@ -1,5 +1,4 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Rows scaled to unit length: queries and keys of the gated delta rule."""
+"""L2 normalisation of each head row: queries and keys of the gated delta rule."""
 
 from __future__ import annotations
 
@@ -30,4 +29,4 @@ def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> d
     """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
     import torch
 
-    return {"l2_norm": (torch.empty(rows, int(attributes["width"]), dtype=dtype, device=device),)}
+    return {"l2_norm": (torch.empty(rows, 1, int(attributes["width"]), dtype=dtype, device=device),)}

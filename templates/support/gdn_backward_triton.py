@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backward of the gated delta rule's chunk form (Triton): deterministic, no claim on bits.
 
-With the names of `gdn_prepare_triton` and dX the gradient of X, per chunk and from the last chunk to the first (B is the
-residual before the chunk's own terms, R = B + C R):
+With the names of `gdn_prepare_triton` and dX the gradient of X, per chunk and from the last chunk to the first (B is
+the residual before the chunk's own terms, R = B + C R):
 
     dR = D^T (exp2(G_63 - G) K dS') + scale (Q^T dO + P_tt dO);   dB = dR + C^T dB
     dS = exp2(G_63) dS' + scale Q_rows^T (exp2(G) dO) - K^T (beta exp2(G) dB)
@@ -189,7 +189,8 @@ def gradients(
     dims = {"H": heads, "HV": v_heads, "K": key_width, "V": width, "BLOCK_V": block_v, "enable_fp_fusion": False}
     g_tiles = tiles(grad, 64, block_v)
     _reverse_kernel[(width // block_v, sequences * v_heads)](
-        tiles(q, 64, key_width), tiles(k, 64, key_width), tiles(solution, 64, 64), tiles(coupling, 64, 64), tiles(readout, 64, 64), g_tiles,
+        tiles(q, 64, key_width), tiles(k, 64, key_width),
+        tiles(solution, 64, 64), tiles(coupling, 64, 64), tiles(readout, 64, 64), g_tiles,
         q, k, solution, coupling, readout, grad, scalars, cu_seqlens, ends, base, scale,
         **dims, num_warps=4, num_stages=3,
     )  # fmt: skip

@@ -78,7 +78,13 @@ def caches(
 
 
 def cpr_caches(
-    slots: int, qk_heads: int, v_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device | str
+    slots: int,
+    qk_heads: int,
+    v_heads: int,
+    key_dim: int,
+    value_dim: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
 ) -> CprCaches:
     """The same for chunkwise-parallel recurrence."""
     state = torch.empty((2, slots, v_heads, value_dim, key_dim), dtype=torch.float32, device=device)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated delta rule, chunkwise-parallel recurrent (Triton): the fp32 chain of `gdn_scan_triton` gives every chunk its first
-state, rounded; inside a chunk the recurrence of `gdn_recurrent_triton` gives the outputs, all chunks in parallel. What the
-recurrence reaches at the end of a chunk is dropped: the next one starts from the chain.
+"""Gated delta rule, chunkwise-parallel recurrent (Triton).
+
+The fp32 chain of `gdn_scan_triton` gives every chunk its first state, rounded; inside a chunk the recurrence of
+`gdn_recurrent_triton` gives the outputs, all chunks in parallel. What the recurrence reaches at the end of a chunk is
+dropped: the next one starts from the chain.
 """
 
 from __future__ import annotations
@@ -34,12 +36,11 @@ def _chunk_recurrent_kernel(
         s = tl.load(starts + (place.to(tl.int64) * HV + head) * (V * K) + inner).to(tl.float32)
         s = _recur(s, q, k, v, g, beta, out, begin, rows, head, value, scale, H, HV, K, V, BLOCK_V)
         if KEEP:
-            if rows < CHUNK:
-                i = tl.arange(0, LOOKUP)
-                ends = tl.load(cu_seqlens + 1 + i, mask=i < sequences, other=2147483647)
-                slot = tl.load(slots + tl.sum((ends <= begin).to(tl.int32), 0))
-                kept = running + (tl.maximum(slot, 0).to(tl.int64) * HV + head) * (V * K) + inner
-                tl.store(kept, s, mask=slot > 0)
+            i = tl.arange(0, LOOKUP)
+            ends = tl.load(cu_seqlens + 1 + i, mask=i < sequences, other=2147483647)
+            slot = tl.load(slots + tl.sum((ends <= begin).to(tl.int32), 0))
+            kept = running + (tl.maximum(slot, 0).to(tl.int64) * HV + head) * (V * K) + inner
+            tl.store(kept, s, mask=(slot > 0) & (rows < CHUNK))
 
 
 @triton.jit

@@ -17,9 +17,9 @@ the residual R (the right-hand side left after all earlier blocks),
 Row t of D, C, Q and R reads rows no later than t, so `gdn_step_triton` evaluates it alone with the same bits. Within
 the chunk the two triangular solves are fixed-point iterations: row t is final after t steps and later steps repeat it.
 
-By chunk slot (`_locate`) and head: scalars fp32 [slots,HV,3,64], the rows' G, beta and P_tt. By token and head: inverse,
-D in two bf16 parts [T,HV,2,16]; solution D, coupling C and readout Q, bf16 [T,HV,64], zero outside their triangle. beta
-and g are fp32.
+By chunk slot (`_locate`) and head: scalars fp32 [slots,HV,3,64], the rows' G, beta and P_tt. By token and head:
+inverse, D in two bf16 parts [T,HV,2,16]; solution D, coupling C and readout Q, bf16 [T,HV,64], zero outside their
+triangle. beta and g are fp32.
 """
 
 from __future__ import annotations

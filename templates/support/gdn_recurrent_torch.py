@@ -12,7 +12,8 @@ from .trees import pair_sum
 
 
 def recur(
-    s: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, scale: float
+    s: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """One token of states s [B,HV,V,K]: q, k [B,H,K], v [B,HV,V], g, beta [B,HV] -> (state, outputs [B,HV,V])."""
     group = v.shape[1] // k.shape[1]

@@ -13,8 +13,8 @@ def gather(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
     cu_seqlens: torch.Tensor, caches: Caches | CprCaches, slots: torch.Tensor, open_rows: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """q, k, v, g, beta with every sequence's `open_rows` cached rows before its new ones; their cu_seqlens; the place of
-    each new row."""
+    """q, k, v, g, beta with every sequence's `open_rows` cached rows before its new ones; their cu_seqlens; the place
+    of each new row."""
     parts: list[tuple[torch.Tensor, ...]] = []
     index, packed = [], [0]
     for i, (slot, opened) in enumerate(zip(slots.tolist(), open_rows.tolist(), strict=True)):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of open chunks in and out of the caches (Triton): byte movement only.
 
-A sequence that resumes inside a chunk is computed again from the chunk's first row: `gather` puts the cached rows before
-the new ones, `stow` leaves the rows of the chunk that stays open.
+A sequence that resumes inside a chunk is computed again from the chunk's first row: `gather` puts the cached rows
+before the new ones, `stow` leaves the rows of the chunk that stays open.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def gather(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
     cu_seqlens: torch.Tensor, caches: Caches | CprCaches, slots: torch.Tensor, open_rows: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """q, k, v, g, beta with every sequence's `open_rows` cached rows before its new ones; their cu_seqlens; the place of
-    each new row. Room for 63 cached rows a sequence is always taken, so that no size is read from the device."""
+    """q, k, v, g, beta with every sequence's `open_rows` cached rows before its new ones; their cu_seqlens; the place
+    of each new row. Room for 63 cached rows a sequence is always taken, so that no size is read from the device."""
     (tokens, heads, key_width), (v_heads, width), sequences = q.shape, v.shape[1:], slots.shape[0]
     packed = cu_seqlens.clone()
     packed[1:] += open_rows.cumsum(0, dtype=torch.int32)

@@ -20,7 +20,8 @@ def advance(s: torch.Tensor, u: torch.Tensor, G: torch.Tensor, last: torch.Tenso
 def scan(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: tuple[torch.Tensor, ...],
     cu_seqlens: torch.Tensor, scale: float, launch: Mapping[str, int], *,
-    caches: Caches | CprCaches | States | None = None, slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
+    caches: Caches | CprCaches | States | None = None,
+    slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
     keep: bool = False, flush: bool = False, trace: bool = False, out: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Outputs [T,HV,V], and with `trace` the state before every chunk [T//64+B,HV,V,K] and U [T,HV,V]; else v."""

@@ -26,9 +26,10 @@ def _tile(x, begin, rows, width, at, LENGTH: tl.constexpr, MASKED: tl.constexpr)
     """
     if MASKED:
         r = tl.arange(0, CHUNK)[:, None]
-        return tl.load(x + (begin + r) * width + at + tl.arange(0, LENGTH)[None, :], mask=r < rows, other=0.0)
+        tile = tl.load(x + (begin + r) * width + at + tl.arange(0, LENGTH)[None, :], mask=r < rows, other=0.0)
     else:
-        return x.load([begin.to(tl.int32), at])
+        tile = x.load([begin.to(tl.int32), at])
+    return tile
 
 
 @triton.jit
@@ -79,13 +80,14 @@ def _scan_kernel(
     q_tiles, k_tiles, v_tiles, d_tiles, c_tiles, f_tiles, q, k, v, solution, coupling, readout,
     scalars, out, cu_seqlens, state, snapshot, residuals, slots, origin, starts, solved, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
-    OUT: tl.constexpr, RESUME: tl.constexpr, KEEP: tl.constexpr, FLUSH: tl.constexpr, OPEN: tl.constexpr, TRACE: tl.constexpr,
+    OUT: tl.constexpr, RESUME: tl.constexpr, KEEP: tl.constexpr, FLUSH: tl.constexpr, OPEN: tl.constexpr,
+    TRACE: tl.constexpr,
 ):  # fmt: skip
     """Chunk after chunk of one sequence, for one head and a block of value columns.
 
-    OUT: outputs are written. RESUME: a sequence with origin > 0 starts from its cached state. KEEP: the last chunk edge's
-    state goes to its slot, with OPEN its snapshot and the open chunk's R too; FLUSH: the state after the last row instead. TRACE: every chunk's first
-    state goes to `starts`, rounded, and U to `solved`.
+    OUT: outputs are written. RESUME: a sequence with origin > 0 starts from its cached state. KEEP: the last chunk
+    edge's state goes to its slot, with OPEN its snapshot and the open chunk's R too; FLUSH: the state after the last
+    row instead. TRACE: every chunk's first state goes to `starts`, rounded, and U to `solved`.
     """
     block = tl.program_id(0)
     value = block * BLOCK_V + tl.arange(0, BLOCK_V)
@@ -150,7 +152,8 @@ def tiles(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
 def scan(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: tuple[torch.Tensor, ...],
     cu_seqlens: torch.Tensor, scale: float, launch: Mapping[str, int], *,
-    caches: Caches | CprCaches | States | None = None, slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
+    caches: Caches | CprCaches | States | None = None,
+    slots: torch.Tensor | None = None, origin: torch.Tensor | None = None,
     keep: bool = False, flush: bool = False, trace: bool = False, out: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Outputs [T,HV,V], and with `trace` the state before every chunk [T//64+B,HV,V,K] and U [T,HV,V]; else v."""

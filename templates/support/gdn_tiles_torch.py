@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tile arithmetic of the gated delta rule on the CPU target: separate fp32 operations in one order, whatever the shape."""
+"""Tile arithmetic of the gated delta rule on the CPU target: separate fp32 operations in one order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LN2 = float.fromhex("0x1.62e430p-1")
 
 
 def dot(a: torch.Tensor, b: torch.Tensor, total: torch.Tensor | None = None) -> torch.Tensor:
-    """total + a [..., M, K] times b [..., K, N] in fp32: over each 16 of k the balanced tree of adjacent pairs of rounded
-    products, added by ascending k. K is a multiple of 16; a block of zeros changes nothing."""
+    """total + a [..., M, K] times b [..., K, N] in fp32: over each 16 of k the balanced tree of adjacent pairs of
+    rounded products, added by ascending k. K is a multiple of 16; a block of zeros changes nothing."""
     if total is None:
         total = a.new_zeros((*a.shape[:-1], b.shape[-1]), dtype=torch.float32)
     a, b = a.float(), b.float()

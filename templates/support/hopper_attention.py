@@ -128,7 +128,7 @@ def fits(q: torch.Tensor, *caches: torch.Tensor) -> bool:
     return group <= 64 and width >= 64 and all(regular)
 
 
-def _matrix(x: torch.Tensor, chunk: int) -> tuple[TensorDescriptor, int, int, int]:
+def matrix(x: torch.Tensor, chunk: int) -> tuple[TensorDescriptor, int, int, int]:
     """Keys or values as one matrix whose rows are a token's stride apart.
 
     Returns the matrix, the rows between pages, and the rows and columns between heads.
@@ -166,8 +166,8 @@ def hopper_attention(
     group = heads // kv_heads
     page = k.shape[1] if k.dim() == 4 else 0
     chunk = min(kv_block, page & -page) if page else kv_block
-    k_matrix, *k_steps = _matrix(k, chunk)
-    v_matrix, *v_steps = _matrix(v, chunk)
+    k_matrix, *k_steps = matrix(k, chunk)
+    v_matrix, *v_steps = matrix(v, chunk)
     consumers = launch["block_m"] // 64
     slots, ctas, parts = share(q, kv_heads, sequences, 64 // group * consumers, block_table.shape[-1] * page, split,
                                max_query, launch["programs"])  # fmt: skip

@@ -115,6 +115,17 @@ def _finish_split(merged, parts, split, s_top, s_total, s_acc, place, HEADS: gl.
 
 
 @gluon.jit
+def zero_past(tile, rows, layout: gl.constexpr):
+    """Zeroes a shared tile from `rows` on: what lies past a sequence may be NaN, and 0 * NaN is NaN.
+
+    Every warpgroup that reads the tile does this for itself; they all write the same.
+    """
+    row = gl.arange(0, tile.shape[0], gl.SliceLayout(1, layout))
+    tile.store(gl.where(row[:, None] < rows, tile.load(layout), 0.0))
+    fence_async_shared()
+
+
+@gluon.jit
 def _step(q_tile, ring, slot, phase, before, position, first_key, new_split, split, p, s_top, s_total, s_acc, merged,
           parts, place, HEADS: gl.constexpr, GROUP: gl.constexpr, SCALE: gl.constexpr, KV_BLOCK: gl.constexpr,
           SHARED: gl.constexpr, EDGE: gl.constexpr):  # fmt: skip
@@ -198,10 +209,8 @@ def multiply(q, out, lse, parts, q_tile, ring, place, span, q_token, q_head, HAL
 
     last = block_at(count - 1, first, step, SPLIT_BLOCKS)
     values = v_tiles.index(before)
-    if (last + 1) * KV_BLOCK > keys:  # rows past the keys of the sequence may hold NaN, and 0 * NaN is NaN
-        key = last * KV_BLOCK + gl.arange(0, KV_BLOCK, gl.SliceLayout(1, wide))
-        values.store(gl.where(key[:, None] < keys, values.load(wide), 0.0))
-        fence_async_shared()
+    if (last + 1) * KV_BLOCK > keys:
+        zero_past(values, keys - last * KV_BLOCK, wide)
     s_acc = warpgroup_mma(gl.convert_layout(p, gl.DotOperandLayout(0, acc_layout, 2)), values, s_acc, is_async=True)
     s_acc = warpgroup_mma_wait(0, deps=(s_acc,))
     merged = _finish_split(merged, parts, last // SPLIT_BLOCKS, s_top, s_total, s_acc, place, HEADS, GROUP,

@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -21,138 +20,10 @@ from typing import Any
 import torch
 
 from bench import harness
-from isoexec_compiler.registry import Values
-from tests.support.ptx import compiled_launches
-from tests.support.rendering import render_kernel
+from bench.gdn_cases import RECURRENT, SCANS, STEPS, compile_one, recurrent, rows, rxc, same
+from bench.gdn_laws import accuracy, laws
 
 COPIED_BYTES_PER_MS = 4.3e9
-SCANS = ((64, 4, 3), (64, 4, 2), (64, 4, 1), (128, 8, 1), (128, 8, 2), (32, 4, 2), (32, 2, 2), (32, 2, 1))
-STEPS = ((4, 64, 4), (2, 64, 4), (4, 128, 8), (4, 128, 4), (4, 32, 4), (4, 64, 2), (4, 32, 2), (4, 32, 1), (1, 64, 4))
-RECURRENT = ((8, 1), (16, 1), (32, 4), (64, 4), (16, 2), (32, 2), (128, 4), (128, 8))
-
-
-def attributes(qk_heads: int) -> Values:
-    return {"qk_heads": qk_heads, "v_heads": 32, "key_dim": 128, "value_dim": 128, "scale": 128**-0.5}
-
-
-def rxc(qk_heads: int, scan: tuple[int, int, int] = SCANS[0], step: tuple[int, int, int] = STEPS[0]) -> ModuleType:
-    names = ("scan_block_v", "scan_warps", "scan_stages", "row_warps", "step_block_v", "step_warps")
-    launch = dict(zip(names, scan + step, strict=True))
-    return render_kernel("gdn_rxc", "sm90", attributes(qk_heads), launch=((None, launch),))
-
-
-def recurrent(qk_heads: int, step: tuple[int, int]) -> ModuleType:
-    launch = dict(zip(("recurrent_block_v", "recurrent_warps"), step, strict=True))
-    return render_kernel("gdn_native_step", "sm90", attributes(qk_heads), launch=((None, launch),))
-
-
-def rows(
-    tokens: int, qk_heads: int, device: str = "cuda", correlated: float = 0.0, seed: int = 0
-) -> dict[str, torch.Tensor]:
-    """Fresh q, k, v, g, beta; `correlated` pulls all keys toward one direction."""
-    generator = torch.Generator(device).manual_seed(seed)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, device=device, generator=generator)
-
-    q, k = normal(tokens, qk_heads, 128), normal(tokens, qk_heads, 128) * (1 - correlated)
-    k = k + correlated * normal(1, qk_heads, 128)
-    q, k = ((x / x.norm(dim=-1, keepdim=True)).bfloat16() for x in (q, k))
-    g = -torch.rand(tokens, 32, device=device, generator=generator) * (0.005 if correlated else 0.1)
-    return {"q": q, "k": k, "v": normal(tokens, 32, 128).bfloat16(), "g": g, "beta": normal(tokens, 32).sigmoid()}
-
-
-def compile_one(job: tuple[str, int, tuple[int, ...]]) -> str | None:
-    """Fill Triton's cache from a process without a device; returns why a variant does not compile."""
-    kind, qk_heads, launch = job
-    try:
-        given = rows(64, qk_heads, "cpu")
-        cu = torch.tensor([0, 64], dtype=torch.int32)
-        lanes = torch.zeros(64, dtype=torch.int32)
-        with compiled_launches():
-            if kind == "scan":
-                module = rxc(qk_heads, scan=launch)
-                out = module.gated_delta_rule(**{n: x.requires_grad_() for n, x in given.items()}, cu_seqlens=cu)
-                out.backward(out)
-                given = {n: x.detach() for n, x in given.items()}
-                module.gated_delta_extend(**given, cu_seqlens=cu, state=module.new_caches(2, "cpu"), slots=lanes[:1])
-                with suppress(IndexError):
-                    caches, one = module.new_caches(2, "cpu"), lanes[:1]
-                    module.gated_delta_extend(**given, cu_seqlens=cu, state=caches, slots=one, positions=one)
-            else:
-                module = rxc(qk_heads, step=launch) if kind == "step" else recurrent(qk_heads, launch)
-                module.gated_delta_step(**given, state=module.new_caches(2, "cpu"), slots=lanes, positions=lanes)
-    except Exception as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    return None
-
-
-def same(a: torch.Tensor, b: torch.Tensor) -> int:
-    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
-    return int((a.contiguous().view(kind) != b.contiguous().view(kind)).sum())
-
-
-def law(qk_heads: int, correlated: float, lengths: tuple[int, ...], decode: int, module: ModuleType) -> dict[str, int]:
-    """Differing elements of prefill, then a resumed third of `decode`, then row by row, against one forward."""
-    total = [n + decode for n in lengths]
-    given = rows(sum(total), qk_heads, correlated=correlated, seed=len(lengths))
-    starts = [0, *torch.tensor(total).cumsum(0).tolist()]
-    cu = torch.tensor(starts, dtype=torch.int32, device="cuda")
-    whole = module.gated_delta_rule(**given, cu_seqlens=cu)
-    slots = torch.arange(len(lengths), 0, -1, dtype=torch.int32, device="cuda")
-    kept, other = module.new_caches(len(lengths) + 1, "cuda"), module.new_caches(len(lengths) + 1, "cuda")
-    for cache in (*kept, *other):
-        cache.fill_(float("nan"))
-    one_shot = module.gated_delta_extend(**given, cu_seqlens=cu, state=other, slots=slots)
-    index = torch.cat([torch.arange(b, b + n) for b, n in zip(starts, lengths, strict=False)]).cuda()
-    short = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device="cuda")
-    part = {name: x[index] for name, x in given.items()}
-    found = torch.full_like(whole, float("nan"))
-    found[index] = module.gated_delta_extend(**part, cu_seqlens=short, state=kept, slots=slots)
-    place = torch.tensor([b + n for b, n in zip(starts, lengths, strict=False)], device="cuda")
-    positions = torch.tensor(lengths, dtype=torch.int32, device="cuda")
-    resumed = decode // 3
-    index = (place[:, None] + torch.arange(resumed, device="cuda")).flatten()
-    even = torch.arange(0, index.numel() + 1, resumed, dtype=torch.int32, device="cuda")
-    part = {name: x[index] for name, x in given.items()}
-    found[index] = module.gated_delta_extend(**part, cu_seqlens=even, state=kept, slots=slots, positions=positions)
-    place, positions = place + resumed, positions + resumed
-    for _ in range(decode - resumed):
-        row = {name: x[place] for name, x in given.items()}
-        found[place] = module.gated_delta_step(**row, state=kept, slots=slots, positions=positions)
-        place, positions = place + 1, positions + 1
-    counts = {"outputs": same(found, whole), "one shot": same(one_shot, whole), "nan": int(whole.isnan().sum())}
-    counts["state"] = same(kept.state[1:], other.state[1:]) if min(total) >= 64 else 0
-    counts["snapshot"] = same(kept.snapshot[1:], other.snapshot[1:]) if min(total) >= 64 else 0
-    for name in ("keys", "values", "residuals", "inverse", "decay"):
-        a, b = getattr(kept, name), getattr(other, name)
-        counts[name] = sum(
-            same(a[s, :, : n % 64], b[s, :, : n % 64]) for s, n in zip(slots.tolist(), total, strict=True)
-        )
-    return counts
-
-
-def laws(module: ModuleType) -> None:
-    lengths = (1, 15, 16, 17, 37, 48, 63, 64, 65, 100, 130, 200, 333)
-    cases = ((16, 0.0, lengths, 150), (16, 0.8, (0, 1, 64), 520), (16, 0.99, (700,), 800))
-    for qk_heads, correlated, prefill, decode in cases:
-        counts = law(qk_heads, correlated, prefill, decode, module)
-        print(f"law keys {correlated} prefill {prefill} decode {decode}: {counts}", flush=True)
-
-
-def accuracy(module: ModuleType, fla: Callable[..., Any] | None) -> None:
-    from isoexec_compiler.ops.gated_delta_rule import reference
-
-    for correlated in (0.0, 0.8, 0.97):
-        given = rows(512, 16, correlated=correlated, seed=3)
-        cu = torch.tensor([0, 512], dtype=torch.int32, device="cuda")
-        truth, _ = reference(**given, cu_seqlens=cu, scale=128**-0.5)
-        outs = {"ours": module.gated_delta_rule(**given, cu_seqlens=cu)}
-        if fla is not None:
-            wide = {n: x.repeat_interleave(2, 1) if n in "qk" else x for n, x in given.items()}
-            outs["fla"] = fla(**{n: x[None] for n, x in wide.items()})[0][0]
-        errors = {name: float((x.double() - truth).norm() / truth.norm()) for name, x in outs.items()}
-        print(f"error against float64, keys {correlated}: {errors}", flush=True)
 
 
 def fla_chunk() -> Callable[..., Any] | None:

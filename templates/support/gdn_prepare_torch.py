@@ -28,8 +28,8 @@ def solve(a: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tens
 def fold(
     a: torch.Tensor, p: torch.Tensor, own: torch.Tensor, high: torch.Tensor, low: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """fp32 C (before its mask) and Q of rows of A and P [..., M, 64] against D [..., 64, 64] in two parts; `own` is added
-    to Q."""
+    """fp32 C (before its mask) and Q of rows of A and P [..., M, 64] against D [..., 64, 64] in two parts; `own` is
+    added to Q."""
     dtype = high.dtype
     a_high, a_low = split(a, dtype)
     c = dot(a_low, high, dot(a_high, low, dot(a_high, high)))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels and inputs of the gated delta rule's benchmark, and their compilation without a device."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import ModuleType
+
+import torch
+
+from isoexec_compiler.registry import Values
+from tests.support.ptx import compiled_launches
+from tests.support.rendering import render_kernel
+
+SCANS = ((64, 4, 3), (64, 4, 2), (64, 4, 1), (128, 8, 1), (128, 8, 2), (32, 4, 2), (32, 2, 2), (32, 2, 1))
+STEPS = ((4, 64, 4), (2, 64, 4), (4, 128, 8), (4, 128, 4), (4, 32, 4), (4, 64, 2), (4, 32, 2), (4, 32, 1), (1, 64, 4))
+RECURRENT = ((8, 1), (16, 1), (32, 4), (64, 4), (16, 2), (32, 2), (128, 4), (128, 8))
+
+
+def attributes(qk_heads: int) -> Values:
+    return {"qk_heads": qk_heads, "v_heads": 32, "key_dim": 128, "value_dim": 128, "scale": 128**-0.5}
+
+
+def rxc(qk_heads: int, scan: tuple[int, int, int] = SCANS[0], step: tuple[int, int, int] = STEPS[0]) -> ModuleType:
+    names = ("scan_block_v", "scan_warps", "scan_stages", "row_warps", "step_block_v", "step_warps")
+    launch = dict(zip(names, scan + step, strict=True))
+    return render_kernel("gdn_rxc", "sm90", attributes(qk_heads), launch=((None, launch),))
+
+
+def recurrent(qk_heads: int, step: tuple[int, int]) -> ModuleType:
+    launch = dict(zip(("recurrent_block_v", "recurrent_warps"), step, strict=True))
+    return render_kernel("gdn_native_step", "sm90", attributes(qk_heads), launch=((None, launch),))
+
+
+def rows(
+    tokens: int, qk_heads: int, device: str = "cuda", correlated: float = 0.0, seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """Fresh q, k, v, g, beta; `correlated` pulls all keys toward one direction."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device, generator=generator)
+
+    q, k = normal(tokens, qk_heads, 128), normal(tokens, qk_heads, 128) * (1 - correlated)
+    k = k + correlated * normal(1, qk_heads, 128)
+    q, k = ((x / x.norm(dim=-1, keepdim=True)).bfloat16() for x in (q, k))
+    g = -torch.rand(tokens, 32, device=device, generator=generator) * (0.005 if correlated else 0.1)
+    return {"q": q, "k": k, "v": normal(tokens, 32, 128).bfloat16(), "g": g, "beta": normal(tokens, 32).sigmoid()}
+
+
+def compile_one(job: tuple[str, int, tuple[int, ...]]) -> str | None:
+    """Fill Triton's cache from a process without a device; returns why a variant does not compile."""
+    kind, qk_heads, launch = job
+    try:
+        given = rows(64, qk_heads, "cpu")
+        cu = torch.tensor([0, 64], dtype=torch.int32)
+        lanes = torch.zeros(64, dtype=torch.int32)
+        with compiled_launches():
+            if kind == "scan":
+                module = rxc(qk_heads, scan=launch)
+                out = module.gated_delta_rule(**{n: x.requires_grad_() for n, x in given.items()}, cu_seqlens=cu)
+                out.backward(out)
+                given = {n: x.detach() for n, x in given.items()}
+                module.gated_delta_extend(**given, cu_seqlens=cu, state=module.new_caches(2, "cpu"), slots=lanes[:1])
+                with suppress(IndexError):
+                    caches, one = module.new_caches(2, "cpu"), lanes[:1]
+                    module.gated_delta_extend(**given, cu_seqlens=cu, state=caches, slots=one, positions=one)
+            else:
+                module = rxc(qk_heads, step=launch) if kind == "step" else recurrent(qk_heads, launch)
+                module.gated_delta_step(**given, state=module.new_caches(2, "cpu"), slots=lanes, positions=lanes)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> int:
+    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    return int((a.contiguous().view(kind) != b.contiguous().view(kind)).sum())

@@ -87,18 +87,19 @@ def warps(m: int, *shapes: tuple[int, int, int]) -> list[tuple]:
 def persistent_group() -> Iterator[Case]:
     """Large products, each with a plain tile as the reference for bits."""
     plain, cut = tiles(128, (256, 8, 3), group=8), ("tiles", 128, 128, 8, 3, 8, 1)
-    grouped = [("persistent", 128, 256, 4, 8, group) for group in (4, 16)]
-    for n, k in ((4096, 4096), (6144, 4096), (24576, 4096), (4096, 12288)):
-        yield sequential(n, k, 8192, *plain, *PERSISTENT, *grouped)
+    for n, k in ((4096, 4096), (24576, 4096), (4096, 12288)):
+        yield sequential(n, k, 8192, *plain, PERSISTENT[1], ("persistent", 128, 256, 4, 8, 16))
     for n, k in ((4096, 4096), (4096, 12288), (2048, 4096)):
-        yield tree(n, k, 8192, cut, *PERSISTENT, leaves=2)
+        yield tree(n, k, 8192, cut, PERSISTENT[0], ("persistent", 128, 128, 4, 8, 16, 1), leaves=2)
         yield tree(n, k, 8192, cut, PERSISTENT[0], ("persistent", 128, 128, 4, 8, 16, 1))
-    for rows in (128, 256, 1024):
-        yield sequential(
-            6144, 4096, rows, *tiles(64, (128, 4, 4), (256, 8, 3)), *plain, *PERSISTENT, *streamed((64, 13))
-        )
-        shares = shared(64, (1, 128, 4, 4), (2, 128, 4, 4), (2, 64, 4, 5))
-        yield tree(4096, 4096, rows, *shares, cut, PERSISTENT[0], *streamed((64, 10)))
+        yield tree(n, k, 8192, cut, PERSISTENT[0], leaves=4)
+    half = ("persistent", 128, 64, 4, 8, 8, 1)
+    for rows in (128, 256, 512, 1024, 2048):
+        low = [*PERSISTENT, half, *streamed((64, 13), (32, 16), (64, 8))]
+        yield sequential(6144, 4096, rows, *plain, *low)
+        yield sequential(24576, 4096, rows, *plain, *low)
+        for k in (4096, 12288):
+            yield tree(4096, k, rows, *shared(64, (2, 64, 4, 5)), *low[:1], *low[2:])
 
 
 def streamed(*shapes: tuple[int, int]) -> list[tuple]:
@@ -113,30 +114,14 @@ def alone(launches: list[tuple]) -> list[tuple]:
 
 def streamed_group() -> Iterator[Case]:
     """Few rows through the warp-specialised kernel."""
-    for n, k, rows in ((6144, 4096, 16), (24576, 4096, 16), (6144, 4096, 64), (24576, 4096, 64), (151936, 4096, 16)):
-        plain = tiles(64 if rows > 16 else 16, (32, 2, 6), (64, 4, 8))
-        both = streamed((16, 10), (32, 8), (32, 16), (64, 6), (64, 13))
-        yield sequential(n, k, rows, *plain, *both, *alone(both[2:3]), *alone(both[4:]))
-    for n, k, rows in ((4096, 4096, 16), (4096, 12288, 16), (4096, 4096, 64), (4096, 12288, 64), (2048, 4096, 64)):
-        both = streamed((16, 10), (32, 8), (32, 16), (64, 5), (64, 10))
-        yield tree(n, k, rows, ("tiles", 64, 64, 4, 4, 1, 1), *both, *alone(both[2:3]), *alone(both[4:]))
-
-
-def narrow_group() -> Iterator[Case]:
-    """Few rows, in tiles, with and without overlap."""
-    for n in (6144, 24576, 151936):
-        best = tiles(16, (16, 1, 10), (16, 1, 12), (32, 2, 6), (64, 4, 4))
-        yield sequential(n, 4096, 16, *best, *alone(best))
-        best = tiles(16, (32, 2, 5), (32, 2, 3), (64, 4, 3))
-        yield sequential(n, 4096, 16, *best, *alone(best), block_k=128)
-    for n in (6144, 24576):
-        best = tiles(64, (64, 4, 8), (64, 4, 4))
-        yield sequential(n, 4096, 64, *best, *alone(best))
-    for n, k in ((4096, 12288), (4096, 4096), (2048, 4096)):
-        best = [*warps(16, (16, 8, 4), (32, 8, 4), (16, 4, 3)), *shared(16, (2, 64, 4, 5), (1, 64, 4, 6))]
-        yield tree(n, k, 16, *best, *alone(best))
-        best = shared(64, (1, 128, 4, 4), (2, 64, 4, 5), (2, 128, 8, 5), (4, 64, 4, 5))
-        yield tree(n, k, 64, *best, *alone(best))
+    for n, k, rows in ((6144, 4096, 1), (6144, 4096, 16), (24576, 4096, 16), (151936, 4096, 16), (6144, 4096, 32)):
+        plain = tiles(16, (32, 2, 8), (64, 4, 4), (32, 2, 6))
+        yield sequential(n, k, rows, *plain, *streamed((32, 8), (32, 16), (64, 8), (64, 13), (16, 12)))
+    for n, k, rows in ((4096, 4096, 16), (4096, 12288, 16), (2048, 4096, 16), (4096, 4096, 32), (4096, 12288, 32)):
+        plain = warps(16, (16, 8, 4), (32, 8, 4), (32, 4, 4), (16, 4, 4))
+        yield tree(n, k, rows, *plain, *streamed((16, 12), (16, 16), (32, 8), (32, 16), (64, 10)))
+    for n, k in ((4096, 4096), (4096, 12288), (2048, 4096)):
+        yield tree(n, k, 64, ("tiles", 64, 64, 4, 4, 1, 1), *streamed((32, 12), (32, 14), (32, 16), (16, 16)))
 
 
 def compile_one(job: tuple[Case, Values]) -> str | None:
@@ -205,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="many launches of few cases, nothing saved to the results")
     parser.parse_args()
-    found = (persistent_group, streamed_group, narrow_group)
+    found = (persistent_group, streamed_group)
     groups = {group.__name__: list(group()) for group in found}
     jobs = [(case, launch) for cases in groups.values() for case in cases for launch in case.launches]
     context = multiprocessing.get_context("fork")

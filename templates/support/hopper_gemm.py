@@ -45,6 +45,8 @@ def _next(slot, phase, STAGES: gl.constexpr):
 @gluon.jit
 def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.constexpr, K: gl.constexpr,
           BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+    """Rows of a tile that `x` does not bring keep what was there: no row reads another's."""
+    box: gl.constexpr = x.block_shape[0]
     slot = 0
     phase = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -52,10 +54,10 @@ def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.
         for k in range(0, K, BLOCK_K):
             mbarrier.wait(empty.index(slot), phase ^ 1)
             ready = full.index(slot)
-            mbarrier.expect(ready, (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(x, [row, k], ready, x_upper.index(slot))
+            mbarrier.expect(ready, (BLOCK_M // 64 * box + BLOCK_N) * BLOCK_K * 2)
+            tma.async_copy_global_to_shared(x, [row, k], ready, x_upper.index(slot).slice(0, box))
             if BLOCK_M == 128:
-                tma.async_copy_global_to_shared(x, [row + 64, k], ready, x_lower.index(slot))
+                tma.async_copy_global_to_shared(x, [row + 64, k], ready, x_lower.index(slot).slice(0, box))
             tma.async_copy_global_to_shared(weight, [column, k], ready, w_tiles.index(slot))
             slot, phase = _next(slot, phase, STAGES)
 
@@ -100,9 +102,9 @@ def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, t
             if leaf % 2 == 1:
                 sums = (gl.load(park) if BLOCK_N == 256 else pair) + sums  # noqa: F821
             if leaf % 4 == 3:
-                sums = (kept.index(0).load(layout) if KEPT else four) + sums  # noqa: F821
+                sums = (kept.load(layout) if KEPT else four) + sums  # noqa: F821
             if leaf % 8 == 7:
-                sums = (kept.index(1).load(layout) if KEPT else eight) + sums  # noqa: F821
+                sums = (gl.load(park) if KEPT else eight) + sums  # noqa: F821
             if leaf + 1 < LEAVES:
                 if leaf % 2 == 0:
                     if BLOCK_N == 256:
@@ -117,9 +119,9 @@ def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, t
                 elif leaf % 4 == 1:
                     if leaf == 1:
                         tma.store_wait(0)
-                    kept.index(0).store(sums)
+                    kept.store(sums)
                 else:
-                    kept.index(1).store(sums)
+                    gl.store(park, sums)
         if STAGED:
             if not KEPT:
                 tma.store_wait(0)
@@ -132,13 +134,12 @@ def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, t
 
 
 @gluon.jit
-def _half(LEAVES: gl.constexpr, BLOCK_N: gl.constexpr, STAGED: gl.constexpr, KEPT: gl.constexpr):
-    """Shared memory of one warpgroup: the kept nodes, and the tile in which its output is staged, which may overlap."""
+def _half(BLOCK_N: gl.constexpr, STAGED: gl.constexpr, KEPT: gl.constexpr):
+    """Shared memory of one warpgroup: the node it keeps, and the tile in which its output is staged, which overlap."""
     out_layout: gl.constexpr = gl.NVMMASharedLayout(min(128, 2 * BLOCK_N), 16, 2)
     if KEPT:
-        levels: gl.constexpr = 1 if LEAVES == 4 else 2
-        kept = gl.allocate_shared_memory(gl.float32, [levels, 64, BLOCK_N], gl.NVMMASharedLayout(128, 32, 2))
-        return kept, kept.index(0)._reinterpret(gl.bfloat16, [64, BLOCK_N], out_layout)
+        kept = gl.allocate_shared_memory(gl.float32, [64, BLOCK_N], gl.NVMMASharedLayout(128, 32, 2))
+        return kept, kept._reinterpret(gl.bfloat16, [64, BLOCK_N], out_layout)
     else:  # noqa: RET505
         staging = gl.allocate_shared_memory(gl.bfloat16, [64 if STAGED else 8, BLOCK_N], out_layout)
         return staging, staging
@@ -150,8 +151,8 @@ def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.con
                         GROUP: gl.constexpr, STAGED: gl.constexpr, KEPT: gl.constexpr):  # fmt: skip
     """x, weight: descriptors. out: a bfloat16 descriptor (STAGED), or the address of float32.
 
-    Nodes of two leaves stay in registers, or at `parked` in L2 when the tile is 256 wide; those of four and eight stay
-    in registers, or in shared memory (KEPT).
+    Nodes wait in registers; of wide tiles, those of two leaves in shared memory and those of four at `parked`, in L2
+    (KEPT), or single leaves at `parked` (256 outputs).
     """
     x_upper = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
     w_tiles = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_N, BLOCK_K], weight.layout)
@@ -162,11 +163,11 @@ def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.con
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=BLOCK_M // 64)
     tiles = (rows + BLOCK_M - 1) // BLOCK_M * ((N + BLOCK_N - 1) // BLOCK_N)
-    kept_upper, upper = _half(LEAVES, BLOCK_N, STAGED, KEPT)
+    kept_upper, upper = _half(BLOCK_N, STAGED, KEPT)
     gdc_wait()
     if BLOCK_M == 128:
         x_lower = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
-        kept_lower, lower = _half(LEAVES, BLOCK_N, STAGED, KEPT)
+        kept_lower, lower = _half(BLOCK_N, STAGED, KEPT)
         gl.warp_specialize(
             [
                 (_multiply, (out, upper, kept_upper, parked, x_upper, w_tiles, full, empty, rows, tiles, 0, N, K,
@@ -217,15 +218,17 @@ def hopper_gemm(
     block_m = 64 if launch["block_m"] <= 64 else 128
     block_n = min(launch["block_n"], 64 if block_m == 64 else 256 if leaves <= 2 else 128)
     staged, kept = out.dtype == torch.bfloat16, leaves >= 4 and block_n >= 64
-    held = block_m * block_n * (leaves if kept else 2 * staged)
+    held = block_m * block_n * (4 if kept else 2 * staged)
     stage = (block_m + block_n) * BLOCK_K.value * 2
     stages = min(launch["num_stages"], (SHARED_BYTES - held) // stage)
     tiles = triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n)
     resident = 1 if block_m == 128 else min(2, SHARED_BYTES // (held + stages * stage))
     programs = min(tiles, resident * torch.cuda.get_device_properties(x.device).multi_processor_count)
-    parked = out.new_empty(programs * block_m * block_n if leaves == 2 and block_n == 256 else 0, dtype=torch.float32)
+    park = (leaves == 8 and kept) or (leaves == 2 and block_n == 256)
+    parked = out.new_empty(programs * block_m * block_n if park else 0, dtype=torch.float32)
     _hopper_gemm_kernel[(programs,)](
-        _describe(x, 64, BLOCK_K.value), _describe(weight, block_n, BLOCK_K.value),
+        _describe(x, min(64, max(16, triton.next_power_of_2(rows))), BLOCK_K.value),
+        _describe(weight, block_n, BLOCK_K.value),
         _describe(out, 64, block_n) if staged else out, parked, rows,
         columns, x.shape[1], leaves, leaf_dtype, block_m, block_n, stages, launch["group"], staged, kept,
         num_warps=4, maxnreg=None if block_m == 128 else 128, enable_fp_fusion=False, launch_pdl=launch["overlap"],

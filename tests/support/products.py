@@ -36,13 +36,16 @@ def launches(implementation: str, place: str) -> tuple[Launch, ...]:
     """Free launch parameters over their declared range; only those that a place can run."""
     if place == "cpu":
         return (((None, {}),),)
-    few = place == "interpreter"
-    tiles = [(16, 16), (32, 64)] if few else product((16, 32, 64, 128), (16, 32, 64, 128))
-    shapes = [(m, n, warps) for m, n in tiles for warps in ((4,) if few else (1, 4, 8)) if m * n <= 4096 * warps]
-    counts = {"matmul_sequential": (1,), "matmul_tree": (1, 2, 8)}[implementation]
-    found = [one("tiles", m, n, warps, 3, 4, share) for share in counts for m, n, warps in shapes]
-    found += [one("tiles", 64, 64, 4, stages, group, 4) for stages, group in ((2, 1), (5, 8), (8, 16))]
-    found += [one("tiles", 64, 64, 4, 3, 1, 4, False)]
+    shapes = [(16, 16, 1), (32, 64, 4), (64, 64, 4)]
+    if place == "sm90":
+        shapes += [
+            (m, n, 4) for m, n in product((16, 32, 64, 128), (16, 32, 64, 128)) if (m, n) not in ((32, 64), (64, 64))
+        ]
+        shapes += [(16, 64, 2), (64, 128, 8), (128, 128, 8), (128, 64, 8)]
+    found = [one("tiles", m, n, warps, 3, 4, 2) for m, n, warps in shapes]
+    if place == "sm90":
+        found += [one("tiles", 64, 64, 4, stages, group, 4) for stages, group in ((2, 1), (5, 8), (8, 16))]
+        found += [one("tiles", 64, 64, 4, 3, 1, share, share == 1) for share in (1, 8)]
     if implementation == "matmul_tree":
         found += [
             one("warps", m, n, warps, 2, 4) for m, n, warps in ((16, 16, 8), (16, 32, 4), (32, 16, 8), (64, 16, 8))

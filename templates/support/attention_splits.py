@@ -66,6 +66,11 @@ def power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+def sequence_slots(sequences: int) -> int:
+    """How many sequence starts a kernel reads at once: a compiled size, so few of them."""
+    return max(128, power_of_2(sequences))
+
+
 def share(
     q: torch.Tensor,
     kv_heads: int,
@@ -104,6 +109,6 @@ def combine(
     sequences = query_start.shape[0] - 1
     _attention_combine_kernel[(tokens, kv_heads)](
         *parts, out, query_start, seq_lens, sequences, tokens, SPLIT=split, HEADS=heads,
-        HEAD_ROWS=power_of_2(heads // kv_heads), HEAD_DIM=width, SEQUENCES=power_of_2(sequences), num_warps=1,
+        HEAD_ROWS=power_of_2(heads // kv_heads), HEAD_DIM=width, SEQUENCES=sequence_slots(sequences), num_warps=1,
         num_stages=1, enable_fp_fusion=False,
     )  # fmt: skip

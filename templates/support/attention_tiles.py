@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .attention_splits import combine, finite, merge, normalise, power_of_2, share
+from .attention_splits import combine, finite, merge, normalise, power_of_2, sequence_slots, share
 
 
 @triton.jit
@@ -181,7 +181,7 @@ def attention_tiles(
         block_table.stride(0), q.stride(0) // 8, q.stride(1) // 8, k_page // 8, k.stride(-3) // 8, k.stride(-2) // 8,
         v_page // 8, v.stride(-3) // 8, v.stride(-2) // 8, SCALE=log2_scale, KV_BLOCK=kv_block,
         SPLIT_BLOCKS=split // kv_block, HEADS=heads, GROUP=group, HEAD_DIM=width, PAGE=page,
-        SEQUENCES=power_of_2(sequences), BLOCK_M=block_m, SHARED=ctas > 1, LSE=lse is not None,
+        SEQUENCES=sequence_slots(sequences), BLOCK_M=block_m, SHARED=ctas > 1, LSE=lse is not None,
         num_warps=launch["num_warps"], num_stages=launch["num_stages"], enable_fp_fusion=False,
     )  # fmt: skip
     if ctas > 1:

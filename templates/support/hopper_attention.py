@@ -15,8 +15,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from .attention_splits import combine, power_of_2, share
-from .hopper_rows import advance, block_at, multiply, share_of
+from .attention_splits import combine, sequence_slots, share
+from .hopper_rows import advance, block_at, multiply, owner, share_of
 
 
 @gluon.jit
@@ -62,12 +62,7 @@ def _hopper_attention_kernel(q, k, v, out, lse, tops, totals, accs, query_start,
     kv_head = gl.program_id(1)
     first = gl.program_id(2)
     step = gl.num_programs(2)
-    index = gl.arange(0, SEQUENCES, gl.BlockedLayout([1], [32], [4], [0]))
-    begin = gl.load(query_start + index, mask=index < sequences, other=0)
-    sequence = gl.max(gl.where((index < sequences) & (begin // tile_tokens + index <= slot), index, 0), 0)
-    start = gl.load(query_start + sequence)
-    queries = gl.load(query_start + sequence + 1) - start
-    tile = (slot - start // tile_tokens - sequence) * tile_tokens
+    sequence, start, queries, tile = owner(query_start, sequences, slot, SEQUENCES, tile_tokens)
     keys = gl.load(seq_lens + sequence) if PAGE else queries
     blocks = (keys - queries + gl.minimum(tile + tile_tokens, queries) + KV_BLOCK - 1) // KV_BLOCK
     if (tile < queries) & (first * SPLIT_BLOCKS < blocks):
@@ -176,7 +171,7 @@ def hopper_attention(
     _hopper_attention_kernel[(slots, kv_heads, ctas)](
         q, k_matrix, v_matrix, out, parts[0] if lse is None else lse, *parts, query_start, seq_lens, block_table,
         sequences, tokens, block_table.stride(0), q.stride(0) // 8, q.stride(1) // 8, *k_steps, *v_steps, HEADS=heads,
-        GROUP=group, PAGE=page, CHUNK=chunk, SEQUENCES=power_of_2(sequences), SCALE=log2_scale,
+        GROUP=group, PAGE=page, CHUNK=chunk, SEQUENCES=sequence_slots(sequences), SCALE=log2_scale,
         KV_BLOCK=kv_block, SPLIT_BLOCKS=split // kv_block, HEAD_DIM=width, CONSUMERS=consumers,
         STAGES=launch["num_stages"], SHARED=ctas > 1, LSE=lse is not None, num_warps=4,
         maxnreg=registers, enable_fp_fusion=False,

@@ -18,6 +18,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 
 @gluon.jit
+def owner(cu_seqlens, sequences, slot, SEQUENCES: gl.constexpr, TILE: gl.constexpr):
+    """The sequence that owns a slot of TILE tokens, its start and length, and the slot's first token in it.
+
+    Every sequence has as many slots as tiles, perhaps one more: then the first token is at or past its end.
+    """
+    index = gl.arange(0, SEQUENCES, gl.BlockedLayout([1], [32], [4], [0]))
+    begin = gl.load(cu_seqlens + index, mask=index < sequences, other=0)
+    sequence = gl.max(gl.where((index < sequences) & (begin // TILE + index <= slot), index, 0), 0)
+    start = gl.load(cu_seqlens + sequence)
+    return sequence, start, gl.load(cu_seqlens + sequence + 1) - start, (slot - start // TILE - sequence) * TILE
+
+
+@gluon.jit
 def advance(slot, phase, STAGES: gl.constexpr):
     wrap = slot + 1 == STAGES
     return gl.where(wrap, 0, slot + 1), gl.where(wrap, phase ^ 1, phase)
@@ -47,6 +60,13 @@ def _halve(x, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
+def probabilities(scores, offset, LOG2_SCALE: gl.constexpr):
+    """exp2 of scores * LOG2_SCALE + offset, the two as one fused operation."""
+    scale = gl.full(scores.shape, LOG2_SCALE, gl.float32, scores.type.layout)
+    return gl.exp2(gl.fma(scores, scale, offset.broadcast_to(scores.shape)))
+
+
+@gluon.jit
 def _finite(top):
     return gl.where(top == float("-inf"), 0.0, top)
 
@@ -59,8 +79,7 @@ def _exponentials(scores, position, first, top, total, SCALE: gl.constexpr, EDGE
     new_top = gl.maximum(top, gl.max(scores, 1) * SCALE)
     base = _finite(new_top) if EDGE else new_top
     shrink = gl.exp2(top - base)
-    offset = gl.expand_dims(-base, 1).broadcast_to(scores.shape)
-    p = gl.exp2(gl.fma(scores, gl.full(scores.shape, SCALE, gl.float32, layout), offset))
+    p = probabilities(scores, gl.expand_dims(-base, 1), SCALE)
     total_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     shrink_total = gl.convert_layout(shrink, gl.SliceLayout(1, total_layout), assert_trivial=True)
     total = total * shrink_total[:, None] + gl.convert_layout(_halve(p, 8), total_layout, assert_trivial=True)

@@ -57,8 +57,9 @@ def reference(w: dict[str, torch.Tensor], figures: dict[str, Any], layers: int, 
     return logits.log_softmax(-1)[:-1].gather(1, tokens[1:, None])[:, 0]
 
 
-@pytest.mark.parametrize("layout", [(1, False), (2, False), (2, True)])
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    ("dtype", "layout"), [("bf16", (1, False)), ("fp32", (1, False)), ("fp32", (2, False)), ("bf16", (2, True))]
+)
 def test_every_parameter(dtype: str, layout: tuple[int, bool], request: pytest.FixtureRequest) -> None:
     place: Workplace = request.getfixturevalue(dtype)
     tp, sp = layout
@@ -69,8 +70,8 @@ def test_every_parameter(dtype: str, layout: tuple[int, bool], request: pytest.F
     losses = [reference(weights, model["config"], len(model["layers"]), torch.tensor(s)).sum() for s in SEQUENCES]
     torch.stack(losses).sum().backward()
     assert all(gradients.keys() == weights.keys() for gradients in found)
-    # The largest error seen is a quarter of this.
-    allowed = {"bf16": 0.08, "fp32": 1e-4}[dtype]
+    # The largest errors seen are 3.2e-2 and 1.2e-6, both of a norm's weight.
+    allowed = {"bf16": 8e-2, "fp32": 5e-6}[dtype]
     for name, weight in weights.items():
         for gradients in found:
             gradient = gradients[name].double()

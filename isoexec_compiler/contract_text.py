@@ -48,7 +48,7 @@ def _lines(contract: Contract) -> Iterator[str]:
     yield from (f"  {_region(region)}" for region in contract.regions)
     yield f"\n# {COMPOSITION}\ncomposition:"
     for selection, regions in _shared(contract):
-        yield from _selection(selection, regions, every=set(selection.cases) == set(cases(contract)))
+        yield from selection_lines(selection, regions, every=set(selection.cases) == set(cases(contract)))
     yield f"\n# {CLAIMS}\nclaims:" if contract.claims else "\nclaims: []"
     yield from (f"  - {_claim(claim)}" for claim in contract.claims)
     if contract.waivers:
@@ -87,7 +87,8 @@ def _settings(selection: Selection) -> tuple[object, ...]:
     return selection.cases, selection.use, selection.constants, selection.launch
 
 
-def _selection(selection: Selection, regions: list[str], *, every: bool) -> Iterator[str]:
+def selection_lines(selection: Selection, regions: list[str], *, every: bool) -> Iterator[str]:
+    """One line of the composition, for regions that agree; `every` writes its cases as `all`."""
     yield f"  - region: {regions[0] if len(regions) == 1 else _list(regions)}"
     yield f"    cases: {'all' if every else _list(selection.cases)}"
     yield f"    use: {selection.use}"

@@ -52,7 +52,7 @@ FEATURES: Mapping[str, tuple[str, str]] = {
     "quantization_config": ("quantised weights", _QUANTISED),
     "rope_scaling": ("scaled rotary frequencies", _ROTARY),
     "tp_comm_overlap": ("overlapped communication", _OVERLAP),
-    "overlap": ("overlapped communication", _OVERLAP),
+    "comm_overlap": ("overlapped communication", _OVERLAP),
     "user_buffers": ("user-buffer communication", _OVERLAP),
     "use_userbuffer": ("user-buffer communication", _OVERLAP),
     "fuse_allreduce_rms": ("a norm fused into an all-reduce", "the network only moves bytes; sums are kernels here"),

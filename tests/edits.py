@@ -2,6 +2,10 @@
 
 import re
 
+from isoexec_compiler import pipeline
+from isoexec_compiler.contract import Bucket, Selection
+from isoexec_compiler.contract_text import selection_lines
+from isoexec_compiler.registry import implementations
 from tests.update_contracts import CONTRACTS
 
 
@@ -20,6 +24,20 @@ def line(name: str, region: str) -> str:
     lines = ["  - region: " + rest for rest in composition.split("  - region: ")[1:]]
     (found,) = (text for text in lines if region in re.findall(r"\w+", text.split("\n")[0])[1:])
     return found
+
+
+def recommended(name: str, region: str, use: str, cases: tuple[str, ...]) -> str:
+    """The text of a line that selects `use` for `region` of contract `name` in `cases`, with what it recommends."""
+    contract, problems = pipeline.load(edit(name), f"{name}.yaml")
+    assert contract, problems
+    (attributes,) = (one.attributes for one in contract.regions if one.name == region)
+    settings = implementations()[use].recommend(attributes)
+    launch = {
+        target: tuple(Bucket(max_rows=rows, parameters=parameters) for rows, parameters in buckets)
+        for target, buckets in settings.launch.items()
+    }
+    selection = Selection(region=region, cases=cases, use=use, constants=settings.constants, launch=launch)
+    return "\n".join(selection_lines(selection, [region], every=False)) + "\n"
 
 
 def _text(name: str) -> str:

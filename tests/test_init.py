@@ -86,6 +86,26 @@ def test_fp32_has_no_sm90_kernels_and_check_says_so() -> None:
     assert {problem.code for problem in problems} == {"K214"}
 
 
+def test_the_hybrid_family_reads_an_interval_and_older_names() -> None:
+    published = config("qwen3_5_35b_a3b")
+    text = dict(published["text_config"])
+    flat = {**text, "model_type": "qwen3_next", "rope_theta": 10000000, "partial_rotary_factor": 0.25}
+    del flat["layer_types"], flat["rope_parameters"]
+    assert contract_text(flat, "x") == contract_text(published, "x")
+
+
+def test_dense_hybrid_models_have_contracts() -> None:
+    text = {**config("qwen3_5_35b_a3b")["text_config"], "model_type": "qwen3_5_text", "intermediate_size": 6144}
+    contract, problems = pipeline.load(contract_text(text, "x").encode(), "x.yaml")
+    assert contract, problems
+    assert contract.model.family == "qwen3_5"
+
+
+def nested(**changes: Any) -> dict[str, Any]:
+    """A change of the text part."""
+    return {"text_config": {**config("qwen3_5_35b_a3b")["text_config"], **changes}}
+
+
 REFUSED = {
     "quantised": ("qwen3_8b", {"quantization_config": {"quant_method": "fp8"}}),
     "latent": ("qwen3_8b", {"kv_lora_rank": 512}),
@@ -106,6 +126,10 @@ REFUSED = {
     "num_key_value_heads": ("qwen3_8b", {"num_key_value_heads": ...}),
     "rms_norm_eps": ("qwen3_8b", {"rms_norm_eps": ...}),
     "vocab_size": ("qwen3_8b", {"vocab_size": "many"}),
+    "recurrent state in bfloat16": ("qwen3_5_35b_a3b", nested(mamba_ssm_dtype="bfloat16")),
+    "attn_output_gate": ("qwen3_5_35b_a3b", nested(attn_output_gate=False)),
+    "40 layers of 41": ("qwen3_5_35b_a3b", nested(num_hidden_layers=41)),
+    "awq": ("qwen3_5_35b_a3b", {"quantization_config": {"quant_method": "awq"}}),
 }
 
 
@@ -167,7 +191,8 @@ def test_the_text_is_the_same_in_every_process() -> None:
 @given(st.integers(0, 2**32))
 def test_any_config_gives_a_contract_or_one_sentence(choices: int) -> None:
     random = Random(choices)
-    base = config(random.choice(["qwen3_8b", "qwen3_30b_a3b", "tiny_moe"]))
+    base = config(random.choice(["qwen3_8b", "qwen3_30b_a3b", "tiny_moe", "qwen3_5_tiny"]))
+    base = {**base, **base.pop("text_config", {})}
     for _ in range(random.choice([1, 2, 3])):
         base[random.choice(list(base))] = random.choice([value(random), -1, 0, 1, 7, 2**70, True, None, "x"])
     text, problems = contract_from(json.dumps(base).encode(), "config.json", "x")

@@ -48,7 +48,9 @@ def test_every_layer_has_a_mixer_and_an_mlp(any_model: tuple[Family, Values, tup
     for layer, kind in enumerate(layers):
         held = {name for name, site in sites.items() if layer in site.layers}
         assert {"attn_norm", "attn_residual", "mlp_norm", "mlp_residual"} <= held
-        assert ("attn" in held) == (kind == "attention")
+        assert [name for name in ("attn", "gdn_core") if name in held] == [
+            {"attention": "attn", "gdn": "gdn_core"}[kind]
+        ]
 
 
 def weights(sites: dict[str, Site], figures: Values) -> int:
@@ -70,7 +72,10 @@ def weights(sites: dict[str, Site], figures: Values) -> int:
     return total
 
 
-@pytest.mark.parametrize(("name", "billions"), [("qwen3_0_6b", 0.596), ("qwen3_8b", 8.19), ("qwen3_30b_a3b", 30.53)])
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("qwen3_0_6b", 0.596), ("qwen3_8b", 8.19), ("qwen3_30b_a3b", 30.53), ("qwen3_5_35b_a3b", 34.66)],
+)
 def test_parameters_add_up_to_the_published_size(name: str, billions: float) -> None:
     _, figures, _, sites = model(name)
     assert weights(sites, figures) / 1e9 == pytest.approx(billions, rel=1e-3)
@@ -83,6 +88,18 @@ def test_qwen3_8b_shapes() -> None:
     assert sites["down"].attributes == {"n": 4096, "k": 12288, "split": "rows", "out": "model"}
     assert sites["head"].attributes["out"] == "fp32"
     assert sites["attn"].attributes["scale"] == 128**-0.5
+
+
+def test_qwen3_5_35b_a3b_shapes() -> None:
+    *_, layers, sites = model("qwen3_5_35b_a3b")
+    assert layers == ("gdn", "gdn", "gdn", "attention") * 10
+    assert sites["gdn_in"].attributes["n"] == 12352
+    assert sites["gdn_conv"].attributes["channels"] == 8192
+    assert sites["qkv"].attributes["n"] == 9216
+    assert sites["rope"].attributes["rotary_dim"] == 64
+    assert sites["gdn_out"].attributes["k"] == sites["attn_out"].attributes["k"] == 4096
+    assert sites["attn_norm"].attributes["gamma"] == sites["q_norm"].attributes["gamma"] == "one_plus"
+    assert sites["gdn_core"].layers == tuple(i for i in range(40) if i % 4 != 3)
 
 
 def test_router_weights_that_sum_to_one_are_a_softmax_over_the_chosen() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from isoexec_compiler.registry import implementations
+from isoexec_compiler.registry import families, implementations, ops
 from isoexec_compiler.schema import conform, schema_text
 from isoexec_compiler.schema.structure import SECTIONS
 from isoexec_compiler.source import Document, read
@@ -103,6 +103,13 @@ def test_unsupported_feature_is_refused_by_name_in_every_section(key: str) -> No
     found = conform(document(contract))
     assert [problem.code for problem in found] == ["C108"] * 4
     assert all(f"`{key}`" in problem.message for problem in found)
+
+
+def test_no_feature_bears_the_name_of_a_setting() -> None:
+    groups = [family.config for family in families().values()] + [op.attributes for op in ops().values()]
+    for use in implementations().values():
+        groups += [use.constants, *use.launch.values()]
+    assert not FEATURES.keys() & {name for group in groups for name in group}
 
 
 def test_an_absent_feature_is_an_ordinary_unknown_key() -> None:

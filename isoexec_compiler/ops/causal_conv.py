@@ -18,6 +18,7 @@ OP = Op(
         "width": Field(type="int", choices=(4,), doc="taps"),
         "bias": Field(type="bool", doc="whether a bias is added after the taps"),
     },
+    states=("conv_state",),
 )
 
 

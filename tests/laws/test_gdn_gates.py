@@ -20,7 +20,7 @@ EDGES = (0.0, -0.0, 20.0, -20.0, 88.0, -88.0, 200.0, -200.0, 1e-20, -1e-20)
 
 
 def kernel(place: str, dtype: str = "bf16", launch: Launch | None = None) -> ModuleType:
-    return render_kernel(NAME, TARGET[place], {"heads": HEADS}, dtype=dtype, launch=launch)
+    return render_kernel(NAME, TARGET[place], {"v_heads": HEADS}, dtype=dtype, launch=launch)
 
 
 def inputs(place: str, rows: int, dtype: str = "bf16") -> tuple[torch.Tensor, ...]:
@@ -111,9 +111,9 @@ def test_wrong_arguments_are_refused(place: str) -> None:
     module, (a, b, a_log, dt_bias) = kernel(place), inputs(place, 4)
     with pytest.raises(ValueError, match=r"a_log and dt_bias must be torch\.float32"):
         module.gdn_gates(a, b, a_log.bfloat16(), dt_bias)
-    with pytest.raises(ValueError, match="b must have the shape of a"):
+    with pytest.raises(ValueError, match="a and b must be"):
         module.gdn_gates(a, b[1:], a_log, dt_bias)
-    with pytest.raises(ValueError, match="a must be"):
+    with pytest.raises(ValueError, match="a and b must be"):
         module.gdn_gates(a[:, :5], b[:, :5], a_log[:5], dt_bias[:5])
 
 

@@ -70,7 +70,10 @@ IMPLEMENTATION = Implementation(
             "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
             "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
             "overlap": Field(
-                type="bool", free=True, doc="programmatic dependent launch: start while the kernel before still runs"
+                type="bool",
+                choices=(False, True),
+                free=True,
+                doc="programmatic dependent launch: start while the kernel before still runs",
             ),
         }
     },

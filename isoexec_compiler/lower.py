@@ -32,7 +32,7 @@ def lower(contract: Contract) -> Plan:
                 runtime=use.use,
                 version=use.version,
                 cases=use.cases,
-                adapters=runtimes()[use.use].adapters,
+                adapters=_adapters(use.use, {region.op for region in contract.regions}),
             )
             for use in contract.runtimes
         ),
@@ -40,6 +40,11 @@ def lower(contract: Contract) -> Plan:
         claims=dict(sorted(item for claim in contract.claims for item in _claim(claim))),
         document=_document(contract),
     )
+
+
+def _adapters(runtime: str, used: set[str]) -> tuple[str, ...]:
+    declared = runtimes()[runtime]
+    return declared.adapters + tuple(name for op, name in declared.adapters_by_op.items() if op in used)
 
 
 def _kernels(contract: Contract) -> Iterator[Kernel]:

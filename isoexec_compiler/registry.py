@@ -140,7 +140,10 @@ class Unsupported(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A framework a contract can bind: its version window, adapter templates, cases, and the claims it can observe."""
+    """A framework a contract can bind: its version window, adapter templates, cases, and the claims it can observe.
+
+    `adapters` are written for every contract, those of `adapters_by_op` for contracts with a region of that op.
+    """
 
     name: str
     side: Literal["engine", "trainer"]
@@ -150,6 +153,7 @@ class Runtime:
     adapters: tuple[str, ...]
     cases: tuple[str, ...]
     topologies: tuple[str, ...]
+    adapters_by_op: Mapping[str, str] = field(default_factory=dict)
 
 
 def _discover(package: str, attribute: str) -> dict[str, Any]:

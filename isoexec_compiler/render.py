@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from isoexec_compiler.plan import Binding, Kernel, Plan
+from isoexec_compiler.registry import ops
 from isoexec_compiler.template_files import Templates
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def environment(templates: Templates) -> jinja2.Environment:
 def render(plan: Plan, templates: Templates) -> Tree:
     """Every file of the generated package except the lock, by path below its folder."""
     env = environment(templates)
+    used = {kernel.op for kernel in plan.kernels}
     tree = {"__init__.py": _package_header(plan), "contract.json": _contract_json(plan)}
     for target in plan.targets:
         tree[f"{target}/__init__.py"] = f'{LICENSE}"""Target {target} of contract {plan.contract}."""\n'
@@ -67,6 +69,7 @@ def render(plan: Plan, templates: Templates) -> Tree:
                 version=binding.version,
                 cases=binding.cases,
                 targets=plan.targets,
+                **{op: op in used for op in ops()},
             )
             tree[f"adapters/{adapter}.py"] = _tidy(text)
     tree |= {f"{name}.py": text for name, text in templates.support(tree.values()).items()}

@@ -10,6 +10,7 @@ RUNTIME = Runtime(
     package="megatron-core",
     versions=("0.19.2",),
     adapters=("megatron", "megatron_model", "megatron_weights"),
+    adapters_by_op={"router": "megatron_moe"},
     cases=("trainer_fwd", "trainer_score"),
-    topologies=("tp", "sp"),
+    topologies=("tp", "sp", "ep"),
 )

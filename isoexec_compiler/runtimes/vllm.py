@@ -10,6 +10,7 @@ RUNTIME = Runtime(
     package="vllm",
     versions=("0.26.0",),
     adapters=("vllm", "vllm_attention", "vllm_settings", "vllm_worker", "vllm_driver"),
+    adapters_by_op={"router": "vllm_moe"},
     cases=("engine_prefill", "engine_decode"),
     topologies=("tp",),
 )

@@ -53,6 +53,19 @@ def _first(parts: torch.Tensor, *_: Any) -> torch.Tensor:
     return parts.new_empty(parts.shape[1:], dtype=package.load().dtype)
 
 
+def _routed(x: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    slots = x.shape[0], package.load().model["num_experts_per_tok"]
+    return x.new_empty(slots, dtype=torch.int32), x.new_empty(slots, dtype=torch.float32)
+
+
+def _slot_rows(x: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, *_: Any) -> torch.Tensor:
+    return x.new_empty(order.shape[0], weight.shape[1])
+
+
+def _slot_sums(parts: torch.Tensor, *_: Any) -> torch.Tensor:
+    return parts.new_empty(parts.shape[-3], parts.shape[-1], dtype=package.load().dtype)
+
+
 def _fp32_rows(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return x.new_empty(x.shape[0], dtype=torch.float32)
 
@@ -101,6 +114,33 @@ OPERATORS = {
     "matmul": Operator(function="matmul", arguments="Tensor x, Tensor weight", fake=_columns),
     "partial": Operator(function="partial", arguments="Tensor x, Tensor weight", fake=_fp32_columns, whole=False),
     "combine": Operator(function="combine", arguments="Tensor parts", fake=_first),
+    "router": Operator(
+        function="router", arguments="Tensor x, Tensor weight", result="(Tensor, Tensor)", fake=_routed
+    ),
+    "dispatch": Operator(
+        function="dispatch",
+        arguments="Tensor experts, int count",
+        result="(Tensor, Tensor)",
+        fake=lambda experts, count, *_: (experts.new_empty(experts.numel()), experts.new_empty(count + 1)),
+        whole=False,
+    ),
+    "expert_gate_up": Operator(
+        function="expert_gate_up", arguments="Tensor x, Tensor weight, Tensor order, Tensor offsets", fake=_slot_rows
+    ),
+    "expert_act": Operator(
+        function="expert_act",
+        arguments="Tensor gate_up, Tensor weights, Tensor order",
+        fake=lambda x, *_: x.new_empty(x.shape[0], x.shape[1] // 2),
+    ),
+    "expert_down": Operator(
+        function="expert_down",
+        arguments="Tensor hidden, Tensor weight, Tensor order, Tensor offsets",
+        fake=_fp32_columns,
+    ),
+    "expert_combine": Operator(
+        function="expert_combine", arguments="Tensor rows, Tensor weights", fake=_slot_sums
+    ),
+    "combine_slots": Operator(function="combine", arguments="Tensor parts, Tensor weights", fake=_slot_sums),
     "attention": Operator(
         function="attention", arguments="Tensor q, Tensor k, Tensor v, Tensor cu_seqlens", fake=_same
     ),

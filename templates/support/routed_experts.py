@@ -94,7 +94,7 @@ def routed_experts(
 ) -> torch.Tensor:
     """All experts on this rank. x: [T, H]; chosen: int32 [T, k]; weights: fp32 [T, k]; gate_up: [E, 2I, H]; down:
     [E, H, I]. Returns [T, H]. Differentiable in x, weights, gate_up and down; CUDA graphs can hold it."""
-    return kernels.expert_combine(_rows(x, chosen, weights, gate_up, down, kernels), weights)
+    return kernels.expert_combine(expert_rows(x, chosen, weights, gate_up, down, kernels), weights)
 
 
 def experts_by_width(
@@ -114,7 +114,7 @@ def experts_by_width(
     router are applied in expert_act; the gradients of x and weights are this rank's share of a sum.
     """
     return _CombineNodes.apply(
-        _rows(x, chosen, weights, gate_up, down, kernels), weights, kernels.combine, group, scatter
+        expert_rows(x, chosen, weights, gate_up, down, kernels), weights, kernels.combine, group, scatter
     )
 
 
@@ -139,12 +139,12 @@ def experts_by_owner(
     local = exchange(chosen.flatten()[order][:, None], there) - dist.get_rank(group) * owned
     sent_weights = exchange(weights.flatten()[order][:, None], there)
     tokens = exchange(_ByExpert.apply(x, order, top_k), there)
-    rows = _rows(tokens, local, sent_weights, gate_up, down, kernels).flatten(0, 1)
+    rows = expert_rows(tokens, local, sent_weights, gate_up, down, kernels).flatten(0, 1)
     rows = _BySlot.apply(exchange(rows, there.reverse()), order)
     return kernels.expert_combine(rows.view(x.shape[0], top_k, x.shape[1]), weights)
 
 
-def _rows(
+def expert_rows(
     x: torch.Tensor,
     chosen: torch.Tensor,
     weights: torch.Tensor,

@@ -80,10 +80,8 @@ def alone(scans: tuple[tuple[int, int, int], ...], tokens: int) -> None:
     trace = (given["q"], given["k"], given["v"], prepared, cu, 128**-0.5, backward.SCAN)
     print(f"  its scan: {time(lambda: module.scan(*trace, trace=True, out=False)):.4f} ms", flush=True)
     passes = [backward.gradients(*rest) for _ in range(3)]
-    print(
-        f"  repeats differ in {sum(same(a, b) for p in passes[1:] for a, b in zip(p, passes[0], strict=True))}",
-        flush=True,
-    )
+    differing = sum(same(a, b) for found in passes[1:] for a, b in zip(found, passes[0], strict=True))
+    print(f"  repeats differ in {differing}", flush=True)
 
 
 def kernels(run: Callable[[], object]) -> str:
@@ -136,9 +134,8 @@ def decode(
     state = rxc(qk_heads).new_caches(lanes + 1, "cuda")
     for cache in state:
         cache.normal_().mul_(0.05)
-    print(
-        f"  step: {kernels(partial(rxc(qk_heads).gated_delta_step, **given, state=state, slots=slots, positions=mixed))}"
-    )
+    step = partial(rxc(qk_heads).gated_delta_step, **given, state=state, slots=slots, positions=mixed)
+    print(f"  step: {kernels(step)}", flush=True)
     places = {"mixed": mixed, "t=0": mixed * 0 + 128, "t=62": mixed * 0 + 190, "t=63": mixed * 0 + 191}
     for launch in steps:
         for label, positions in places.items() if launch == steps[0] else (("mixed", mixed),):

@@ -23,8 +23,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .gdn_prepare_triton import CHUNK, _locate
-from .gdn_scan_triton import _tile, scan, tiles
+from .gdn_prepare_triton import CHUNK, _locate, tiles
+from .gdn_scan_triton import _tile, scan
 
 SCAN = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 3}
 

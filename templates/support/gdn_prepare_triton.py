@@ -27,6 +27,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2E = tl.constexpr(1.4426950408889634)
 CHUNK = tl.constexpr(64)
@@ -104,19 +105,20 @@ def _inverse_kernel(
 
 @triton.jit(do_not_specialize=["sequences"])
 def _fold_kernel(
-    q, k, scalars, inverse, solution, coupling, readout, cu_seqlens, sequences,
+    q_tiles, k_tiles, scalars, inverse, solution, coupling, readout, cu_seqlens, sequences,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, LOOKUP: tl.constexpr,
 ):  # fmt: skip
-    """C = -A D on earlier blocks and Q = P D on earlier rows, each rounded once to bf16; P_tt in fp32."""
+    """C = -A D on earlier blocks and Q = P D on earlier rows, each rounded once to bf16; P_tt in fp32.
+
+    Tiles of a short chunk hold rows of the next sequence; only rows after the chunk's last would read them.
+    """
     start, rows = _locate(cu_seqlens, sequences, tl.program_id(0), LOOKUP)
     head = tl.program_id(1)
     if rows > 0:
         r = tl.arange(0, CHUNK)
         live = r < rows
         at = (start + r) * HV + head
-        x = ((start + r) * H + head // (HV // H))[:, None] * K + tl.arange(0, K)[None, :]
-        key = tl.load(k + x, mask=live[:, None], other=0.0)
-        query = tl.load(q + x, mask=live[:, None], other=0.0)
+        key = k_tiles.load([start.to(tl.int32), head // (HV // H) * K])
         place = scalars + (tl.program_id(0).to(tl.int64) * HV + head) * (3 * CHUNK) + r
         G = tl.load(place, mask=live, other=0.0)
         b = tl.load(place + CHUNK, mask=live, other=0.0)
@@ -133,6 +135,7 @@ def _fold_kernel(
         out = at[:, None] * CHUNK + r[None, :]
         tl.store(solution + out, d_high, mask=live[:, None])
         tl.store(coupling + out, tl.where(earlier & (same == 0), c, 0.0).to(tl.bfloat16), mask=live[:, None])
+        query = q_tiles.load([start.to(tl.int32), head // (HV // H) * K])
         p = tl.dot(query, tl.trans(key))
         p_own = tl.sum(tl.where(r[:, None] == r[None, :], p, 0.0), 1)
         p = tl.where(earlier, p * E, 0.0).to(tl.bfloat16)
@@ -141,6 +144,11 @@ def _fold_kernel(
         f = f + p_own[:, None] * (d_high.to(tl.float32) + d_low.to(tl.float32))
         tl.store(readout + out, tl.where(earlier, f, 0.0).to(tl.bfloat16), mask=live[:, None])
         tl.store(place + 2 * CHUNK, p_own, mask=live)
+
+
+def tiles(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """x as a matrix by its first axis, read in tiles of rows x columns."""
+    return TensorDescriptor.from_tensor(x.view(x.shape[0], -1), [rows, columns])
 
 
 def prepare(
@@ -160,6 +168,7 @@ def prepare(
     )  # fmt: skip
     _inverse_kernel[(4 * slots, v_heads)](k, scalars, inverse, cu_seqlens, sequences, **dims, num_warps=1)
     _fold_kernel[(slots, v_heads)](
-        q, k, scalars, inverse, solution, coupling, readout, cu_seqlens, sequences, **dims, num_warps=4
-    )
+        tiles(q, 64, width), tiles(k, 64, width), scalars, inverse, solution, coupling, readout, cu_seqlens, sequences,
+        **dims, num_warps=4, maxnreg=168,
+    )  # fmt: skip
     return scalars, inverse, solution, coupling, readout

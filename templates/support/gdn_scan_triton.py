@@ -12,10 +12,9 @@ from collections.abc import Mapping
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .gdn_caches import Caches, CprCaches, States
-from .gdn_prepare_triton import BLOCK, CHUNK
+from .gdn_prepare_triton import BLOCK, CHUNK, tiles
 
 
 @triton.jit
@@ -142,11 +141,6 @@ def _scan_kernel(
         tl.store(state + unit * (V * K) + inner, s, mask=kept_s)
         if OPEN:
             tl.store(snapshot + unit * (V * K) + inner, s.to(tl.bfloat16), mask=kept_s)
-
-
-def tiles(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """x as a matrix by its first axis, read in tiles of rows x columns."""
-    return TensorDescriptor.from_tensor(x.view(x.shape[0], -1), [rows, columns])
 
 
 def scan(

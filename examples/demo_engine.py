@@ -93,7 +93,7 @@ def main() -> None:
         publish(folder / f"{step}.rollouts", rollouts(llm, job["prompts"], job["samples"], job["tokens"]))
     for case in ("engine_prefill", "engine_decode"):
         llm.collective_rpc("isoexec_first_forward", args=(case,))
-    driver.report(llm, str(folder / "engine.report.json"))
+    driver.report(llm, str(folder / "engine.report.json"), syncs=job["steps"], steps=job["steps"])
     os._exit(0)
 
 

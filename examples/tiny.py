@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny dense model with random weights on disk, and prompts of uneven length."""
+"""A tiny model, dense or with experts, with random weights on disk, and prompts of uneven length."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def shapes(model: Mapping[str, Any], layers: int) -> dict[str, tuple[int, ...]]:
-    """Checkpoint names and shapes of a dense Qwen3 with the contract's figures."""
-    hidden, inner, vocab = model["hidden_size"], model["intermediate_size"], model["vocab_size"]
+    """Checkpoint names and shapes of a Qwen3 with the contract's figures."""
+    hidden, vocab = model["hidden_size"], model["vocab_size"]
     size, heads, groups = model["head_dim"], model["num_attention_heads"], model["num_key_value_heads"]
     found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
     if not model["tie_word_embeddings"]:
@@ -31,10 +31,15 @@ def shapes(model: Mapping[str, Any], layers: int) -> dict[str, tuple[int, ...]]:
             "self_attn.k_norm": (size,),
             "self_attn.o_proj": (hidden, heads * size),
             "post_attention_layernorm": (hidden,),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
         }
+        if "num_experts" in model:
+            layer["mlp.gate"] = (model["num_experts"], hidden)
+            mlps = {f"mlp.experts.{expert}": model["moe_intermediate_size"] for expert in range(model["num_experts"])}
+        else:
+            mlps = {"mlp": model["intermediate_size"]}
+        for mlp, inner in mlps.items():
+            layer |= {f"{mlp}.{part}_proj": (inner, hidden) for part in ("gate", "up")}
+            layer[f"{mlp}.down_proj"] = (hidden, inner)
         found |= {f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()}
     return found
 
@@ -50,9 +55,10 @@ def write_model(folder: Path, contract: Mapping[str, Any], *, seed: int = 0) -> 
         tensors[name] = values.to(DTYPES[contract["model"]["dtype"]])
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
+    family = contract["model"]["family"]
     config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
+        "architectures": [{"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}[family]],
+        "model_type": family,
         "num_hidden_layers": layers,
         "hidden_act": "silu",
         "attention_bias": False,

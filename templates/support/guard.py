@@ -19,7 +19,7 @@ from types import ModuleType
 import torch
 
 from . import bound_objects, package
-from .ledger import uneven
+from .ledger import missing, uneven
 from .regions import BOUND, bind
 
 # Variables that select another compiler, kernel or precision behind the contract's back.
@@ -161,9 +161,23 @@ def first_forward(case: str, *, counted: bool = True) -> None:
         ran = {region for region, _ in runs}
         problems = [f"{region} never ran" for region in contract.multiplicity() if region not in ran]
     problems += object_problems()
-    BOUND.ledger.record("FIRST_FORWARD", problems=problems)
+    BOUND.ledger.record("FIRST_FORWARD", contract.cases(BOUND.side).index(case), problems)
     if problems:
         raise GuardError(tuple(problems))
+
+
+def outstanding(*, syncs: int, steps: int) -> list[str]:
+    """Sentences on what this process owes the contract and did not discharge: INSTALL, the first forward of each case
+    that has run, every weight sync and every step so far. Waivers of the contract excuse until they expire."""
+    contract = package.load()
+    ran = {case for _, case in BOUND.ledger.runs}
+    due = [
+        ("INSTALL", 0),
+        *(("FIRST_FORWARD", i) for i, case in enumerate(contract.cases(BOUND.side)) if case in ran),
+        *(("WEIGHT_SYNC", version) for version in range(1, syncs + 1)),
+        *(("STEP", version) for version in range(1, steps + 1)),
+    ]
+    return missing(BOUND.ledger, due, contract.contract["waivers"])
 
 
 def step(version: int) -> None:

@@ -85,8 +85,8 @@ def missing(ledger: Ledger, due: Iterable[tuple[str, int]], waivers: Sequence[Ma
     return problems
 
 
-def report(ledger: Ledger, *, side: str, rank: int) -> dict[str, Any]:
-    """This process's ledger as JSON-ready data, sorted."""
+def report(ledger: Ledger, *, side: str, rank: int, outstanding: Sequence[str] = ()) -> dict[str, Any]:
+    """This process's ledger as JSON-ready data, sorted; `outstanding` are the sentences of `missing`."""
     return {
         "side": side,
         "rank": rank,
@@ -94,6 +94,7 @@ def report(ledger: Ledger, *, side: str, rank: int) -> dict[str, Any]:
         "entries": [
             {"obligation": e.obligation, "version": e.version, "problems": list(e.problems)} for e in ledger.entries
         ],
+        "outstanding": list(outstanding),
     }
 
 
@@ -116,6 +117,7 @@ def merge(reports: Iterable[Mapping[str, Any]], *, ranks: int) -> dict[str, Any]
     ]
     for rank, one in sorted(by_rank.items()):
         problems += [f"rank {rank}: {e['obligation']}: {p}" for e in one["entries"] for p in e["problems"]]
+        problems += [f"rank {rank}: {p}" for p in one["outstanding"]]
     return {"ranks": [by_rank[rank] for rank in sorted(by_rank)], "problems": problems}
 
 

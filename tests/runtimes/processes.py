@@ -53,6 +53,7 @@ def run_engine(job: dict[str, Any], **environment: str) -> dict[str, dict[str, A
 
 def run_trainer(job: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
     """Results of a trainer job, one for each rank."""
-    job = {"port": free_port(), "sp": False, "tp": 1, **job}
-    run_script("trainer_process.py", job, job["tp"], **environment)
-    return [torch.load(Path(job["out"]) / f"{job['name']}.{rank}.pt") for rank in range(job["tp"])]
+    job = {"port": free_port(), "sp": False, "tp": 1, "ep": 1, **job}
+    job["world"] = max(job["tp"], job["ep"])
+    run_script("trainer_process.py", job, job["world"], **environment)
+    return [torch.load(Path(job["out"]) / f"{job['name']}.{rank}.pt") for rank in range(job["world"])]

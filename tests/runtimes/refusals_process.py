@@ -141,7 +141,7 @@ def main() -> None:
     found["swapped kernel in a handshake"] = said(lambda: driver.connect(llm, *trainer(bound="sha256:honest")))
     bound.table["down", "matmul"] = kernel
     found["kernel put back"] = said(lambda: llm.collective_rpc("isoexec_step", args=(2,)))
-    found["report"] = json.dumps(driver.report(llm, str(out / "engine.report.json"))["problems"])
+    found["report"] = json.dumps(driver.report(llm, str(out / "engine.report.json"), syncs=4)["problems"])
     (out / "refusals.json").write_text(json.dumps(found, indent=1))
     os._exit(0)
 

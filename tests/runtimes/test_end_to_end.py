@@ -93,4 +93,5 @@ def test_ledgers(sampled: dict[str, Any], scored: dict[str, Any]) -> None:
     for report in reports:
         done = {entry["obligation"] for entry in report["entries"] if not entry["problems"]}
         assert {"INSTALL", "FIRST_FORWARD"} <= done
+        assert report["outstanding"] == []
     assert len({torch.tensor(list(r["runs"].values())).sum().item() for r in reports[1:]}) == 1

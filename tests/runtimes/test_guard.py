@@ -165,6 +165,22 @@ def test_what_is_not_recorded_did_not_happen(package: SimpleNamespace) -> None:
         ledger.record("INSTALLED")
 
 
+def test_what_is_due_follows_from_the_contract_and_the_loop(package: SimpleNamespace) -> None:
+    bound = package.regions.BOUND
+    before, bound.ledger = bound.ledger, package.ledger.Ledger(case="trainer_score")
+    try:
+        bound.ledger.ran("embed")
+        bound.ledger.record("INSTALL")
+        bound.ledger.record("WEIGHT_SYNC", 1)
+        assert package.guard.outstanding(syncs=2, steps=1) == [
+            "FIRST_FORWARD (version 1) is not discharged: it was never recorded",
+            "WEIGHT_SYNC (version 2) is not discharged: it was never recorded",
+            "STEP (version 1) is not discharged: it was never recorded",
+        ]
+    finally:
+        bound.ledger = before
+
+
 def test_reports_are_merged_and_written_whole(package: SimpleNamespace, tmp_path: Path) -> None:
     ledgers = [package.ledger.Ledger(case="engine_decode") for _ in range(2)]
     for one in ledgers:

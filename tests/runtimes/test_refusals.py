@@ -71,5 +71,6 @@ def test_allowed(check: str, refusals: dict[str, str]) -> None:
 def test_the_report_keeps_what_went_wrong(refusals: dict[str, str]) -> None:
     problems = " ".join(json.loads(refusals["report"]))
     assert "model.norm.weight" in problems
+    assert "WEIGHT_SYNC (version 4) is not discharged: it was never recorded" in problems
     assert "the prefix cache is in use" in problems
     assert "down: the bound matmul" in problems

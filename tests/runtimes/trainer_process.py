@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a trainer: scores what engines sampled. usage: trainer_process.py JOB.json RANK
 
-Job: name, contract, generated, model, tp, sp, port, out (folder), runs (names of engine_process.py's files there),
-batchings (the first one is traced), mutations, whole (the run whose whole distributions are computed),
+Job: name, contract, generated, model, tp, sp, ep, world (ranks), port, out (folder), runs (names of engine_process.py's
+files there), batchings (the first one is traced), mutations, whole (the run whose whole distributions are computed),
 gradients (sequences whose summed log-probability is differentiated).
 """
 
@@ -37,11 +37,15 @@ def without_gpu() -> None:
 def start(job: dict[str, Any], rank: int) -> Any:
     """Join the process group, build the model of the contract and load the checkpoint."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"])}
-    dist.init_process_group("gloo", rank=rank, world_size=job["tp"])
+    dist.init_process_group("gloo", rank=rank, world_size=job["world"])
     from megatron.core import parallel_state
 
     without_gpu()
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=job["tp"])
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=job["tp"],
+        expert_model_parallel_size=job["ep"],
+        expert_tensor_parallel_size=job["tp"] if job["ep"] == 1 else 1,
+    )
     sys.path.insert(0, job["generated"])
     adapter = importlib.import_module(f"{job['contract']}.adapters.megatron_model")
     weights = importlib.import_module(f"{job['contract']}.adapters.megatron_weights")
@@ -49,6 +53,7 @@ def start(job: dict[str, Any], rank: int) -> Any:
     config = adapter.transformer_config(
         tensor_parallel=job["tp"],
         sequence_parallel=job["sp"],
+        expert_parallel=job["ep"],
         use_cpu_initialization=True,
         perform_initialization=False,
     )
@@ -139,7 +144,10 @@ def main() -> None:
         result["gradients"] = gradients(job, adapter, model)
     guard.first_forward("trainer_fwd" if job.get("gradients") else "trainer_score")
     result["report"] = importlib.import_module(f"{job['contract']}.ledger").report(
-        importlib.import_module(f"{job['contract']}.regions").BOUND.ledger, side="trainer", rank=rank
+        importlib.import_module(f"{job['contract']}.regions").BOUND.ledger,
+        side="trainer",
+        rank=rank,
+        outstanding=guard.outstanding(syncs=0, steps=0),
     )
     torch.save(result, Path(job["out"]) / f"{job['name']}.{rank}.pt")
     dist.barrier()

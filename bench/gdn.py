@@ -21,7 +21,7 @@ import torch
 
 from bench import harness
 from bench.gdn_cases import RECURRENT, SCANS, STEPS, compile_one, recurrent, rows, rxc, same
-from bench.gdn_laws import accuracy, laws
+from bench.gdn_laws import accuracy, laws, repeats
 
 COPIED_BYTES_PER_MS = 4.3e9
 
@@ -167,6 +167,7 @@ def main() -> None:
 
     with torch.no_grad():
         laws(rxc(16))
+        repeats(rxc(16))
         accuracy(rxc(16), None)
         if options.laws:
             return

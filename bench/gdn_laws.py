@@ -61,6 +61,26 @@ def laws(module: ModuleType) -> None:
         print(f"law keys {correlated} prefill {prefill} decode {decode}: {counts}", flush=True)
 
 
+def repeats(module: ModuleType, count: int = 1000) -> None:
+    """Calls whose bits differ from the first, of `count` forwards and steps on the same inputs."""
+    given = rows(2048, 16, correlated=0.5, seed=1)
+    cu = torch.tensor([0, 700, 763, 764, 2048], dtype=torch.int32, device="cuda")
+    slots = torch.arange(1, 257, dtype=torch.int32, device="cuda")
+    state = module.new_caches(257, "cuda")
+    for cache in state:
+        cache.normal_().mul_(0.05)
+    one = {name: x[:256] for name, x in given.items()}
+    runs = {
+        "forward": lambda: module.gated_delta_rule(**given, cu_seqlens=cu),
+        "step": lambda: module.gated_delta_step(**one, state=state, slots=slots, positions=128 + slots % 63),
+    }
+    for name, run in runs.items():
+        expected, differing = run(), torch.zeros((), dtype=torch.int64, device="cuda")
+        for _ in range(count):
+            differing += (run().view(torch.int16) != expected.view(torch.int16)).any()
+        print(f"repeats {name}: {int(differing)} of {count} differ", flush=True)
+
+
 def accuracy(module: ModuleType, fla: Callable[..., Any] | None) -> None:
     for correlated in (0.0, 0.8, 0.97):
         given = rows(512, 16, correlated=correlated, seed=3)

@@ -165,7 +165,20 @@ def test_a_rounded_state_is_refused() -> None:
 
 
 def test_equal_constants_equal_bits(place: str) -> None:
-    """`exact_with` of the registry: the chunk form is one function in both."""
-    given, cu = rows(70, place, seed=12), edges((70,), place)
-    for other in implementations()["gdn_rxc"].exact_with:
-        assert_same_bits(*(kernel(n, place).gated_delta_rule(**given, cu_seqlens=cu) for n in ("gdn_rxc", other)))
+    """`exact_with` of the registry: one function under two names, in every case that both offer."""
+    given, cu, one = rows(70, place, seed=12), edges((70,), place), integers([1], place)
+    pairs = {
+        (name, other) for name in implementations() for other in implementations()[name].exact_with if "gdn" in name
+    }
+    for pair in pairs:
+        modules = [kernel(name, place) for name in pair]
+        if all(hasattr(module, "gated_delta_rule") for module in modules):
+            assert_same_bits(*(module.gated_delta_rule(**given, cu_seqlens=cu) for module in modules))
+        row = {name: x[:1] for name, x in given.items()}
+        states = [poisoned(module, 2, place) for module in modules]
+        outs = [
+            module.gated_delta_step(**row, state=state, slots=one, positions=one - 1)
+            for module, state in zip(modules, states, strict=True)
+        ]
+        assert_same_bits(*outs, "a decode step")
+    assert pairs

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isoexec_compiler import contract as c
-from isoexec_compiler.diagnostics import Diagnostic
 from isoexec_compiler.registry import CASES, Field, Value, Values, families, implementations, ops
 from isoexec_compiler.source import Document, Entry, Node, Sequence, to_data
 from isoexec_compiler.source import Mapping as Table
@@ -17,12 +16,12 @@ MAX_ROWS = "max_rows"
 NO_FIELDS: Mapping[str, Field] = {}
 
 
-def bind(document: Document) -> tuple[c.Contract | None, tuple[Diagnostic, ...]]:
+def bind(document: Document) -> c.Contract:
     """The contract of a conforming document. Binding itself finds no problem: what conforms can be bound."""
     root = document.root
     runtimes = tuple(map(_runtime, _table(root, "runtimes").entries))
     every = tuple(case for case in CASES if any(case in use.cases for use in runtimes))
-    contract = c.Contract(
+    return c.Contract(
         name=_data(root, "contract"),
         model=_model(_table(root, "model")),
         targets=tuple(_data(root, "targets")),
@@ -34,7 +33,6 @@ def bind(document: Document) -> tuple[c.Contract | None, tuple[Diagnostic, ...]]
         span=root.span,
         node=root,
     )
-    return contract, ()
 
 
 def _model(table: Table) -> c.Model:

@@ -35,10 +35,7 @@ def load(data: bytes, name: str) -> tuple[Contract | None, tuple[Diagnostic, ...
     problems += schema.conform(document)
     if has_errors(problems):
         return None, sort(problems)
-    contract, more = bind(document)
-    problems += more
-    if contract is None or has_errors(problems):
-        return None, sort(problems)
+    contract = bind(document)
     problems += check.check(contract)
     return (None if has_errors(problems) else contract), sort(problems)
 

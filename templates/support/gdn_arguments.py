@@ -21,6 +21,7 @@ def check_rows(
     require(q.dtype == k.dtype == v.dtype == dtype, f"q, k and v must be {dtype}")
     require(g.dtype == beta.dtype == torch.float32, "g and beta must be torch.float32: a rounded beta moves bits")
     require(all(x.is_contiguous() for x in (q, k, v, g, beta)), "q, k, v, g and beta must be contiguous")
+    require(not any(x.data_ptr() % 16 for x in (q, k, v)), "q, k and v must be aligned to 16 bytes")
 
 
 def check_cu_seqlens(cu_seqlens: torch.Tensor, tokens: int) -> None:

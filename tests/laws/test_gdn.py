@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from isoexec_compiler.ops.gated_delta_rule import reference
 from isoexec_compiler.registry import implementations
 from tests.laws.gdn_inputs import ATTRIBUTES, LENGTHS, edges, extend, integers, kernel, poisoned, rows, steps
 from tests.support.bits import assert_same_bits, differing, poison, poisoned_outputs
-from tests.support.targets import DEVICE, INTERPRETING
+from tests.support.targets import DEVICE, INTERPRETING, TARGET
 
 EXACT = ("gdn_rxc", "gdn_cpr", "gdn_recurrent_everywhere") + (() if INTERPRETING else ("gdn_chunk_everywhere",))
 SPLITS = (33,) if INTERPRETING else (0, 1, 33, 64, 100)
@@ -37,15 +39,13 @@ def test_prefill_then_resume_is_the_whole(place: str, implementation: str, split
     assert_same_bits(found, whole)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("implementation", [name for name in EXACT if name != "gdn_chunk_everywhere"])
-def test_row_by_row_decode_is_the_whole(place: str, implementation: str, dtype: str) -> None:
+def test_row_by_row_decode_is_the_whole(place: str, implementation: str) -> None:
     """From nothing, across chunk edges, lanes dropping out; then once more from a prefill that ends inside a chunk."""
-    if dtype not in implementations()[implementation].dtypes["cpu" if place == "cpu" else "sm90"]:
-        return
-    module, given = kernel(implementation, place, dtype), rows(TOKENS, place, seed=9, dtype=dtype)
-    whole = module.gated_delta_rule(**given, cu_seqlens=edges(LENGTHS, place))
-    for prefill in (0, 50):
+    dtypes = implementations()[implementation].dtypes[TARGET[place]]
+    for dtype, prefill in product(dtypes, (0, 50)):
+        module, given = kernel(implementation, place, dtype), rows(TOKENS, place, seed=9, dtype=dtype)
+        whole = module.gated_delta_rule(**given, cu_seqlens=edges(LENGTHS, place))
         caches, found = poisoned(module, len(LENGTHS) + 1, place), torch.full_like(whole, torch.nan)
         if prefill:
             ends = [min(prefill, n) for n in LENGTHS]

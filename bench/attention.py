@@ -345,7 +345,7 @@ def main() -> None:
         print("the warp-specialised schedule hangs")
         os.environ["ISOEXEC_TILES"] = "1"
     if chosen.laws:
-        from tests.laws.test_attention import count_laws
+        from tests.laws.attention_forms import count_laws
 
         count_laws()
     elif chosen.tune:

@@ -12,131 +12,18 @@ import argparse
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import cache
-from itertools import chain, product
-from multiprocessing import get_context
+from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.harness import Row, graph, once, paired, row, save
+from bench.attention_cases import QWEN3_5, QWEN3_8B, SMALL, Case, Shape, compile_ahead, normal, step
+from bench.harness import Row, graph, paired, row, save
 
 COPY_BYTES = 4.3e9  # bytes a millisecond, read and written, of a device-to-device copy on the H200
 TENSOR_FLOPS = 780e9  # a millisecond, of a large bf16 matrix product there
-PAGE = 16
-Shape = tuple[int, int, int]  # query heads, key heads, head_dim
-QWEN3_8B: Shape = (32, 8, 128)
-SMALL: Shape = (32, 8, 64)
-QWEN3_5: Shape = (16, 2, 256)
-
-
-@cache
-def module(shape: Shape, launch: tuple[tuple[str, Any], ...] | None = None) -> ModuleType:
-    """The rendered kernels for these heads: the recommended launch, or one bucket with these parameters."""
-    from tests.support.rendering import render_kernel
-
-    if "ISOEXEC_TILES" in os.environ and (launch is None or launch[0][1] != "tiles"):
-        launch = next(x for x in variants("prefill") if x[0][1] == "tiles")
-    q_heads, kv_heads, head_dim = shape
-    attributes = {
-        "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5, "causal": True,
-    }  # fmt: skip
-    chosen = None if launch is None else ((None, dict(launch)),)
-    return render_kernel("attention_blocks", "sm90", attributes, launch=chosen)
-
-
-def normal(*size: int, device: str) -> Any:
-    """Fresh bf16 draws; nothing is drawn where kernels are only compiled."""
-    import torch
-
-    make = torch.empty if device == "cpu" else torch.randn
-    return make(*size, device=device, dtype=torch.bfloat16)
-
-
-def prefill_inputs(shape: Shape, lengths: tuple[int, ...], device: str) -> tuple[Any, ...]:
-    """q, k, v, cu_seqlens of packed sequences."""
-    import torch
-
-    q_heads, kv_heads, head_dim = shape
-    bounds = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(device)
-    sizes = ((sum(lengths), heads, head_dim) for heads in (q_heads, kv_heads, kv_heads))
-    return *(normal(*size, device=device) for size in sizes), bounds
-
-
-def paged_inputs(shape: Shape, batch: int, rows: int, keys: int, device: str) -> tuple[Any, ...]:
-    """Arguments of `paged_attention`: `rows` rows of `batch` sequences against `keys` keys in shuffled pages."""
-    import torch
-
-    q_heads, kv_heads, head_dim = shape
-    wide = -(-keys // PAGE)
-    pages = batch * wide if device != "cpu" else 2
-    cache_k, cache_v = normal(2, pages, PAGE, kv_heads, head_dim, device=device)
-    table = torch.randperm(pages, device=device, dtype=torch.int32).reshape(batch, wide) if device != "cpu" else (
-        torch.zeros(batch, wide, dtype=torch.int32)
-    )  # fmt: skip
-    start = torch.arange(batch + 1, device=device, dtype=torch.int32) * rows
-    lengths = torch.full((batch,), keys, device=device, dtype=torch.int32)
-    return normal(batch * rows, q_heads, head_dim, device=device), cache_k, cache_v, table, start, lengths, rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One call: `prefill` (packed `lengths`), `train` (with its backward) or `paged` (`lengths`: batch, rows, keys)."""
-
-    kind: str
-    shape: Shape
-    lengths: tuple[int, ...]
-    launch: tuple[tuple[str, Any], ...] | None = None
-
-    def inputs(self, device: str) -> tuple[Any, ...]:
-        if self.kind == "paged":
-            return paged_inputs(self.shape, *self.lengths, device)
-        return prefill_inputs(self.shape, self.lengths, device)
-
-    def call(self, inputs: tuple[Any, ...]) -> Callable[[], Any]:
-        kernels = module(self.shape, self.launch)
-        if self.kind == "paged":
-            return lambda: kernels.paged_attention(*inputs)
-        if self.kind == "prefill":
-            return lambda: kernels.attention(*inputs)
-        return step(lambda q, k, v: kernels.attention(q, k, v, inputs[3]), inputs[:3])
-
-
-def step(attention: Callable[..., Any], tensors: tuple[Any, ...]) -> Callable[[], Any]:
-    """Forward and backward of `attention` over `tensors` for one fixed gradient."""
-    import torch
-
-    leaves = [x.detach().requires_grad_() for x in tensors]
-    gradient = torch.ones_like(leaves[0])
-    return lambda: torch.autograd.grad(attention(*leaves), leaves, gradient)
-
-
-def _compile(case: Case) -> str:
-    from tests.support.ptx import compiled_launches
-
-    try:
-        with compiled_launches():
-            case.call(case.inputs("cpu"))()
-    except Exception as error:  # reported with its case: one variant that does not compile must not end the sweep
-        return f"{case}: {type(error).__name__} {str(error)[-300:]}"
-    return ""
-
-
-def compile_ahead(cases: list[Case]) -> None:
-    """Compile the kernels of every case in processes of their own: Triton's cache is then warm."""
-    begin = time.time()
-    for case in cases:
-        module(case.shape, case.launch)
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
-        for failure in filter(None, pool.map(_compile, cases)):
-            print(failure)
-    print(f"compiled {len(cases)} cases in {time.time() - begin:.0f} s", flush=True)
 
 
 def causal_flops(shape: Shape, lengths: tuple[int, ...]) -> float:
@@ -254,89 +141,14 @@ def measure(quick: bool) -> list[Row]:
     return rows
 
 
-def variants(kind: str) -> Iterator[tuple[tuple[str, Any], ...]]:
-    """The launch parameters worth trying for prefill or for decode."""
-    names = ("schedule", "block_m", "num_warps", "num_stages", "programs")
-    if kind == "paged":
-        values = chain(
-            product(("warp_specialised",), (64,), (4,), (2, 3, 4, 6), (0, 132, 264, 396, 528)),
-            product(("tiles",), (16,), (4,), (3, 4), (0, 264, 528)),
-        )
-    else:
-        values = chain(
-            product(("warp_specialised",), (128,), (4,), (2, 3, 4, 6), (0,)),
-            product(("tiles",), (128,), (8,), (2, 3), (0,)),
-        )
-    for chosen in values:
-        yield tuple(zip(names, chosen, strict=True))
-
-
-def tune() -> None:
-    """Times of every variant, and whether its bits are those of the first."""
-    import torch
-
-    from tests.support.bits import differing
-
-    places = [("prefill", shape, (4096,)) for shape in (QWEN3_8B, SMALL, QWEN3_5)]
-    places += [("paged", QWEN3_8B, (b, 1, n)) for b, n in ((16, 2048), (64, 4096), (16, 16384))]
-    places += [("paged", shape, (32, 1, 8192)) for shape in (SMALL, QWEN3_5)]
-    cases = [
-        [Case(kind=kind, shape=shape, lengths=lengths, launch=launch) for launch in variants(kind)]
-        for kind, shape, lengths in places
-    ]
-    compile_ahead([case for group in cases for case in group])
-    for group in cases:
-        print(group[0].kind, group[0].shape, group[0].lengths, flush=True)
-        inputs, first, found = group[0].inputs("cuda"), None, []
-        for case in group:
-            try:
-                call = case.call(inputs)
-                out = call()
-                first = out if first is None else first
-                moved = differing(first, out)
-                run = graph(call, 5) if case.kind == "paged" else call
-                times = sorted(once(run) for _ in range(7))
-            except Exception as error:  # out of shared memory, say: that is a result of the sweep
-                print("  ", dict(case.launch or ()), type(error).__name__, str(error)[:100])
-                torch.cuda.synchronize()
-                continue
-            found.append((times[3] / (5 if case.kind == "paged" else 1), moved, dict(case.launch or ())))
-        for milliseconds, moved, launch in sorted(found, key=lambda item: item[0])[:12]:
-            print(f"  {milliseconds:.4f} ms, {moved} bits moved, {launch}")
-        print(f"  {len(found)} variants, {sum(moved > 0 for _, moved, _ in found)} moved bits", flush=True)
-
-
-def probe() -> None:
-    """Both schedules on one small call: equal bits, or a hang that only this process feels."""
-    import torch
-
-    from tests.support.bits import differing
-
-    for shape in (QWEN3_8B, SMALL, QWEN3_5):
-        inputs = prefill_inputs(shape, (700, 33, 1500), "cuda")
-        launches = (None, next(x for x in variants("prefill") if x[0][1] == "tiles"))
-        outs = [module(shape, launch).attention(*inputs) for launch in launches]
-        torch.cuda.synchronize()
-        paged = paged_inputs(shape, 5, 1, 5000, "cuda")
-        outs += [module(shape, launch).paged_attention(*paged) for launch in launches]
-        torch.cuda.synchronize()
-        print("probe", shape, differing(*outs[:2]), differing(*outs[2:]), "differing", flush=True)
-        gradients = []
-        for launch in launches:
-            leaves = [x.detach().requires_grad_() for x in inputs[:3]]
-            out = module(shape, launch).attention(*leaves, inputs[3])
-            gradients.append(torch.autograd.grad(out, leaves, inputs[0]))
-            torch.cuda.synchronize()
-        apart = [float((a - b).float().norm() / b.float().norm()) for a, b in zip(*gradients, strict=True)]
-        print("  gradients apart by", apart, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("quick", "tune", "laws", "probe"):
         parser.add_argument(f"--{name}", action="store_true")
     chosen = parser.parse_args()
     if chosen.probe:
+        from bench.attention_sweep import probe
+
         probe()
         return
     try:
@@ -349,6 +161,8 @@ def main() -> None:
 
         count_laws()
     elif chosen.tune:
+        from bench.attention_sweep import tune
+
         tune()
     else:
         save("dense_attention_quick" if chosen.quick else "dense_attention", measure(chosen.quick))

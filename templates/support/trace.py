@@ -33,9 +33,10 @@ def widths() -> dict[str, int]:
     contract = package.load()
     largest = max(int(size) for size in contract.sizes("tp"))
     model = contract.model
-    head, shard = model["head_dim"], model["intermediate_size"] // largest
+    head, shard = model["head_dim"], model.get("moe_intermediate_size", model.get("intermediate_size")) // largest
     found = dict.fromkeys(("qkv", "q_norm", "k_norm", "rope", "attn"), head)
-    return found | {"gate_up": shard, "act": shard, "head": model["vocab_size"] // largest}
+    found |= dict.fromkeys(("gate_up", "act", "expert_gate_up", "expert_act"), shard)
+    return found | {"head": model["vocab_size"] // largest}
 
 
 def _root(region: str, operator: str, arguments: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
@@ -51,7 +52,7 @@ def _root(region: str, operator: str, arguments: list[torch.Tensor], result: tor
 def collecting() -> Iterator[Trace]:
     """Collect row digests while the context is open; the trace is filled when it closes."""
     cut, seen, trace = widths(), dict[str, list[torch.Tensor]](), Trace()
-    vocab = package.load().model["vocab_size"]
+    vocab, width = package.load().model["vocab_size"], package.load().model.get("moe_intermediate_size", 0)
 
     def tap(region: str, operator: str, arguments: list[torch.Tensor], result: torch.Tensor) -> None:
         if operator == "embedding":
@@ -60,6 +61,15 @@ def collecting() -> Iterator[Trace]:
                 return  # a shard: the rows are whole when they have been selected over the ranks
         if region == "logprobs" or operator == "partial":
             return  # log-probabilities are compared themselves; a partial is a node that depends on the number of ranks
+        if operator == "dispatch":
+            return  # integers
+        if operator == "expert_down" and arguments[0].shape[1] < width:
+            return  # a node, as above
+        if operator == "combine_slots":
+            roots = tree_sum(arguments[0])
+            seen.setdefault("expert_down", []).append(row_digests(roots.flatten(0, 1)).unique())
+        if operator == "router":
+            result = torch.cat((result[0].float(), result[1]), dim=1)
         rows = _root(region, operator, arguments, result.detach())
         seen.setdefault(region, []).append(row_digests(rows.reshape(-1, cut.get(region, rows.shape[-1]))).unique())
 

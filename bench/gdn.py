@@ -113,7 +113,7 @@ def forward(tokens: int, fla: Callable[..., Any]) -> Iterator[harness.Row]:
 
 
 def decode(
-    lanes: int, steps: tuple[tuple[int, int, int], ...], natives: tuple[tuple[int, int], ...], qk_heads: int
+    lanes: int, steps: tuple[tuple[int, ...], ...], natives: tuple[tuple[int, int], ...], qk_heads: int
 ) -> Iterator[harness.Row]:
     """The step at positions spread over the chunk, and with all lanes at one place of it, against the best native."""
     given = rows(lanes, qk_heads)
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true", help="every free launch")
     parser.add_argument("--laws", action="store_true", help="bit laws and accuracy only")
     options = parser.parse_args()
-    scans, steps = (SCANS, STEPS) if options.sweep else (SCANS[:1], STEPS[:1])
+    scans, steps = (SCANS, STEPS) if options.sweep else (SCANS[:2], STEPS[:5])
     jobs = [("scan", h, launch) for h in (16, 32) for launch in (scans if h == 32 else scans[:1])]
     jobs += [("step", 16, launch) for launch in steps] + [("recurrent", 16, launch) for launch in RECURRENT]
     with multiprocessing.get_context("fork").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:

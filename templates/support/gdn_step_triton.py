@@ -5,7 +5,8 @@
 Three launches: the row's C and Q from the keys and D of the chunk's earlier rows; the row's R and output from the bf16
 snapshot of the state and the earlier R; and, where a row fills its chunk, the fp32 state and its snapshot. k_t and q_t
 share one 16-row tile (rows 0-7 and 8-15), so that each dot serves both; heads that share a key head share the first
-launch's tile, 8 / group rows each. The tl.sums over an axis each select one element: they round nothing.
+launch's tile, 8 / group rows each. With OVERLAP the second and third launch start before the one ahead of them ends,
+load what it does not write, and wait for it. The tl.sums over an axis each select one element: they round nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .gdn_caches import Caches
 from .gdn_prepare_triton import BLOCK, CHUNK, LOG2E, _split
@@ -24,10 +26,12 @@ from .gdn_scan_triton import _advance
 @triton.jit
 def _row_kernel(
     q, k, g, beta, rows, own, slots, positions, keys, inverse, decay, gates, betas,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """C_t and Q_t of the value heads of one key head to `rows` [B,HV,2,64], P_tt to `own`; D_t, G_t, k_t appended."""
     GROUP: tl.constexpr = HV // H
+    if OVERLAP:
+        gdc_launch_dependents()
     shared = tl.program_id(0)
     lane = tl.program_id(1)
     slot = tl.load(slots + lane)
@@ -99,9 +103,11 @@ def _row_kernel(
 @triton.jit
 def _read_kernel(
     q, k, v, beta, rows, own, out, slots, positions, snapshot, values, residuals, decay, scale,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """R_t and o_t of one head and a block of value columns; R_t and v_t appended. Null lanes give zeros."""
+    if OVERLAP:
+        gdc_launch_dependents()
     value = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     head = tl.program_id(1)
     lane = tl.program_id(2)
@@ -123,6 +129,8 @@ def _read_kernel(
         residual = tl.load(residuals + cells, mask=(r < t)[:, None], other=0.0)
         x = tl.where(is_key, tl.load(k + given)[None, :], tl.load(q + given)[None, :])
         v_t = tl.load(v + token * V + value)
+        if OVERLAP:
+            gdc_wait()
         e = tl.exp2(tl.load(decay + unit * CHUNK + t))
         f = tl.load(rows + (token * 2 + row // 8) * CHUNK + r[None, :])
         acc = tl.dot(x, tl.trans(s)) * e
@@ -134,6 +142,8 @@ def _read_kernel(
         tl.store(residuals + unit * (CHUNK * V) + t * V + value, r_t)
         tl.store(values + unit * (CHUNK * V) + t * V + value, v_t)
     else:
+        if OVERLAP:
+            gdc_wait()
         tl.store(out + token * V + value, tl.zeros((BLOCK_V,), tl.bfloat16))
 
 
@@ -141,6 +151,7 @@ def _read_kernel(
 def _edge_kernel(
     slots, positions, lanes, state, snapshot, keys, residuals, inverse, decay,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, LOOKUP: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """The state over every chunk that this step filled. The programs share those out: most steps have few or none."""
     i = tl.arange(0, LOOKUP)
@@ -151,6 +162,8 @@ def _edge_kernel(
     r = tl.arange(0, CHUNK)
     column = tl.arange(0, K)[None, :]
     same = r[:, None] // BLOCK == r[None, :] // BLOCK
+    if OVERLAP:
+        gdc_wait()
     for item in range(tl.program_id(0), items, tl.num_programs(0)):
         lane = tl.sum(tl.where((full > 0) & (rank == item // (HV * (V // BLOCK_V)) + 1), i, 0), 0)
         head = item // (V // BLOCK_V) % HV
@@ -179,7 +192,8 @@ def step(
     out, own = torch.empty_like(v), torch.empty_like(g)
     rows = q.new_empty((lanes, v_heads, 2, 64))
     block_v = min(launch["step_block_v"], width)
-    dims = {"H": heads, "HV": v_heads, "K": key_width, "num_stages": 1, "enable_fp_fusion": False}
+    overlap = bool(launch["step_overlap"]) and q.is_cuda
+    dims = {"H": heads, "HV": v_heads, "K": key_width, "OVERLAP": overlap, "num_stages": 1, "enable_fp_fusion": False}
     c = caches
     _row_kernel[(heads, lanes)](
         q, k, g, beta, rows, own, slots, positions, c.keys, c.inverse, c.decay, c.gates, c.betas,
@@ -187,11 +201,12 @@ def step(
     )  # fmt: skip
     _read_kernel[(width // block_v, v_heads, lanes)](
         q, k, v, beta, rows, own, out, slots, positions, c.snapshot, c.values, c.residuals, c.decay, scale,
-        **dims, V=width, BLOCK_V=block_v, num_warps=launch["step_warps"],
+        **dims, V=width, BLOCK_V=block_v, num_warps=launch["step_warps"], launch_pdl=overlap,
     )  # fmt: skip
     block_v = min(64, width)
     _edge_kernel[(min(264, lanes * v_heads * (width // block_v)),)](
         slots, positions, lanes, c.state, c.snapshot, c.keys, c.residuals, c.inverse, c.decay,
         **dims, V=width, BLOCK_V=block_v, LOOKUP=triton.next_power_of_2(lanes), num_warps=4,
+        launch_pdl=overlap,
     )  # fmt: skip
     return out

@@ -82,7 +82,7 @@ class Subject:
         volume = max(sum(a.numel() for a in call.arguments if hasattr(a, "numel")) for call in one.values())
         most = max(FEWEST, SCALARS[self.kernel.target] // volume)
         quick = QUICK[self.kernel.target] if self.quick else most
-        limit = min(most, quick, getattr(trial_of(self.kernel), "MOST_ROWS", most))
+        limit = min(most, quick, getattr(trial_of(self.kernel), "MOST_ROWS", {}).get(self.kernel.target, most))
         return tuple(rows for rows in ROWS if rows <= limit)
 
     def run(

@@ -32,17 +32,20 @@ def _examine(subject: Subject) -> Finding:
     tokens = arguments(subject.kernel.attributes, draw, bounds[-1])
     starts = torch.tensor(bounds, dtype=torch.int32, device=subject.device)
     whole = subject.module.gated_delta_rule(*tokens, starts)
-    for sequence, (begin, end) in enumerate(pairwise(bounds)):
+    done: list[int] = []
+    for begin, end in pairwise(bounds):
+        if subject.late() and len(done) > 1:
+            break
         expected, mine = whole[begin:end], tuple(x[begin:end] for x in tokens)
         for cuts in ([0, *(c for c in CUTS if c < end - begin), end - begin], [0, (end - begin) // 2, end - begin]):
             _count(finding, _resumed(subject, mine, cuts), expected)
         _count(finding, _stepped(subject, mine, max(0, end - begin - STEPS)), expected)
-        if sequence == len(LENGTHS) - 1:
-            finding.fired["rows after a resume"] += end - begin
-            changed = (mine[0], mine[1].roll(1, 0), *mine[2:])
-            finding.control_differing += outputs_differing((_resumed(subject, changed, [0, end - begin]),), (expected,))
+        done.append(end - begin)
+        finding.fired["rows after a resume"] += end - begin - 1
+        changed = (mine[0], mine[1].roll(1, 0), *mine[2:])
+        finding.control_differing += outputs_differing((_resumed(subject, changed, [0, end - begin]),), (expected,))
     finding.control = "keys one row late"
-    finding.domain = {"lengths": list(LENGTHS), "cuts": list(CUTS), "single steps": STEPS}
+    finding.domain = {"lengths": done, "cuts": list(CUTS), "single steps": STEPS}
     return finding
 
 

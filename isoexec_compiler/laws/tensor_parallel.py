@@ -30,8 +30,9 @@ def _examine(subject: Subject) -> Finding:
                 together = sharded(subject.module, subject.kernel.attributes, name, call.arguments, size)
                 if together is None:
                     break
-                finding.differing += outputs_differing((together,), whole)
-                finding.compared += together.numel()
+                found = together if isinstance(together, tuple) else (together,)
+                finding.differing += outputs_differing(found, whole)
+                finding.compared += sum(out.numel() for out in found)
                 done.setdefault(name, [])
                 if rows not in done[name]:
                     done[name].append(rows)

@@ -30,5 +30,6 @@ IMPLEMENTATION = Implementation(
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
         }
     },
+    emulated=("expert_combine", "combine"),
     recommend=_recommend,
 )

@@ -23,5 +23,6 @@ IMPLEMENTATION = Implementation(
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
         }
     },
+    emulated=("shared_combine",),
     recommend=_recommend,
 )

@@ -21,5 +21,6 @@ IMPLEMENTATION = Implementation(
     ),
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
     launch={"sm90": {"num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program")}},
+    emulated=("shared_gate",),
     recommend=_recommend,
 )

@@ -25,5 +25,6 @@ IMPLEMENTATION = Implementation(
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
         }
     },
+    emulated=("sigmoid_gate",),
     recommend=_recommend,
 )

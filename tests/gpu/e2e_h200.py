@@ -35,6 +35,7 @@ ENGINE = {
     "enable_prefix_caching": True,
     "gpu_memory_utilization": 0.5,
     "disable_log_stats": True,
+    "compilation_config": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256]},
 }
 ROWS = 8192  # tokens scored at once
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # on a CPU only to try the script itself on a tiny contract

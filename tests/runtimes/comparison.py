@@ -34,9 +34,6 @@ class Cell:
         return text + (f" rows {sum(self.missing.values())} of {self.of_digests}" if self.of_digests else "")
 
 
-MATRIX: list[Cell] = []
-
-
 def compare(engine: dict[str, Any], key: str, ranks: list[dict[str, Any]], names: tuple[str, str]) -> Cell:
     """Every rank's log-probabilities with the engine's, and the engine's row digests with the union of the ranks'."""
     cell = Cell(engine=names[0], trainer=names[1])

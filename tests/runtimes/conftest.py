@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from examples import tiny
 from isoexec_compiler import pipeline
-from tests.runtimes.comparison import MATRIX
 from tests.runtimes.processes import run_engine, run_trainer
 
 CONTRACTS = Path(__file__).resolve().parents[2] / "contracts"
@@ -61,10 +63,13 @@ LAYOUTS = {"tp1": (1, False), "tp2": (2, False), "tp2+sp": (2, True), "tp4+sp": 
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if MATRIX:
+    """The matrix: what tests recorded as cells, also when other processes ran them."""
+    reports = (r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, ()))
+    lines = [line for r in reports if r.when == "call" for name, line in r.user_properties if name == "cell"]
+    if lines:
         terminalreporter.section("differing log-probabilities and row digests, engine against trainer")
-        for cell in MATRIX:
-            terminalreporter.write_line(cell.line())
+        for line in lines:
+            terminalreporter.write_line(str(line))
 
 
 class Workplace:
@@ -88,6 +93,15 @@ class Workplace:
         self.document = json.loads((self.generated / self.contract / "contract.json").read_text())
         self.prompts = tiny.prompts(20, self.document["model"]["config"]["vocab_size"], 60)
         tiny.write_model(self.model, self.document)
+
+    def fingerprints(self, ranks: list[Any] | None = None) -> dict[str, Any]:
+        """Fingerprints of the checkpoint, or of what the ranks of a runtime hold."""
+        sys.path.insert(0, str(self.generated))
+        weights = importlib.import_module(f"{self.contract}.weights")
+        sys.path.remove(str(self.generated))
+        whole = [weights.whole(name, t) for name, t in load_file(self.model / "model.safetensors").items()]
+        merged: dict[str, Any] = weights.merge(ranks or [weights.fingerprints(whole)])
+        return merged
 
     def job(self, name: str, **more: Any) -> dict[str, Any]:
         places = {key: str(getattr(self, key)) for key in ("generated", "model", "out")}

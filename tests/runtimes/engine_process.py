@@ -148,6 +148,7 @@ def main() -> None:
         if job["contract"]:
             for case in ("engine_prefill", "engine_decode"):
                 llm.collective_rpc("isoexec_first_forward", args=(case,))
+            found["fingerprints"] = llm.collective_rpc("isoexec_fingerprints")
             found["report"] = llm.collective_rpc("isoexec_report")
         torch.save(found, Path(job["out"]) / f"{run['name']}.pt")
         print(f"{run['name']}: up {up - began:.1f} s, sampled in {time.monotonic() - up:.1f} s", flush=True)

@@ -95,6 +95,12 @@ def main() -> None:
     ):
         found[f"sampling {json.dumps(parameters)}"] = said(lambda p=parameters: generate(**p))
 
+    settings.restore_sampling()
+    found["sampling after the patch is reverted"] = said(lambda: generate(top_p=0.8))
+    settings.refuse_foreign_sampling()
+    settings.refuse_foreign_sampling()
+    found["sampling after the patch is put back twice"] = said(lambda: generate(top_p=0.8))
+
     before = generate(temperature=0.0)
     path = str(out / "synced.safetensors")
     changed = {

@@ -7,11 +7,12 @@ nothing is hidden. A wrong is caught when either model shows it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.runtimes.comparison import MATRIX, Cell, compare
+from tests.runtimes.comparison import Cell, compare
 from tests.runtimes.conftest import Workplace
 from tests.runtimes.mutations import MUTATIONS, SAME_TREE
 
@@ -40,6 +41,9 @@ def test_nothing_is_seen_where_nothing_is_wrong(wrong: str, mutated: dict[str, t
 
 
 @pytest.mark.parametrize("wrong", MUTATIONS)
-def test_caught(wrong: str, mutated: dict[str, tuple[Cell, Cell]]) -> None:
-    MATRIX.extend(mutated[wrong])
+def test_caught(
+    wrong: str, mutated: dict[str, tuple[Cell, Cell]], record_property: Callable[[str, object], None]
+) -> None:
+    for cell in mutated[wrong]:
+        record_property("cell", cell.line())
     assert any(not cell.clean for cell in mutated[wrong]), f"{wrong} moved neither a log-probability nor a row"

@@ -27,6 +27,7 @@ EXPECTED = {
     'sampling {"presence_penalty": 0.5}': r"does not cover presence_penalty=0\.5",
     'sampling {"temperature": 0.6}': r"does not cover temperature=0\.6",
     'sampling {"allowed_token_ids": [1, 2]}': "does not cover allowed_token_ids",
+    "sampling after the patch is put back twice": r"^contract tiny_dense does not cover top_p=0\.8$",
     "sync without a handshake": "no such agreement",
     "handshake with other probes": "differ in probes",
     "sync after a refused handshake": "no such agreement",
@@ -42,6 +43,7 @@ EXPECTED = {
 ALLOWED = (
     'sampling {"bad_words": []}',
     'sampling {"seed": 3, "n": 2}',
+    "sampling after the patch is reverted",
     "weights moved by a refused sync",
     "sync",
     "new weights used",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from types import ModuleType
 
@@ -33,9 +34,11 @@ def attributes(qk_heads: int) -> Values:
 
 
 def rxc(qk_heads: int, scan: tuple[int, int, int] = SCANS[0], step: tuple[int, ...] = STEPS[0]) -> ModuleType:
-    names = ("scan_block_v", "scan_warps", "scan_stages", "row_warps", "step_block_v", "step_warps", "step_overlap")
-    launch = dict(zip(names, scan + step, strict=True))
-    return render_kernel("gdn_rxc", "sm90", attributes(qk_heads), launch=((None, launch),))
+    names = ("scan_block_v", "scan_warps", "scan_stages", "row_warps", "step_block_v", "step_warps")
+    launch = dict(zip(names, scan + step[:3], strict=True))
+    module = render_kernel("gdn_rxc", "sm90", attributes(qk_heads), launch=((None, launch),))
+    sys.modules[module.step.__module__].OVERLAP = bool(step[3])
+    return module
 
 
 def recurrent(qk_heads: int, step: tuple[int, int]) -> ModuleType:

@@ -30,7 +30,6 @@ SCAN_LAUNCH = {
 STEP_LAUNCH = {
     "row_warps": Field(type="int", choices=(1, 2, 4), free=True, doc="warps of the step's first launch"),
     "step_block_v": Field(type="int", choices=(32, 64, 128), free=True, doc="value columns of one step program"),
-    "step_overlap": Field(type="int", choices=(0, 1), free=True, doc="1: a launch starts before the one ahead ends"),
     "step_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of one step program"),
 }
 
@@ -54,7 +53,7 @@ def chunk_problems(attributes: Values, constants: Values) -> Iterator[str]:
 
 
 def _recommend(attributes: Values) -> Settings:
-    return chunk_settings(row_warps=4, step_block_v=64, step_warps=4, step_overlap=0)
+    return chunk_settings(row_warps=4, step_block_v=64, step_warps=4)
 
 
 IMPLEMENTATION = Implementation(

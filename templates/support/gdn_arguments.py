@@ -10,11 +10,17 @@ from .launcher import require
 
 def check_rows(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
-    dims: tuple[int, int, int, int], dtype: torch.dtype,
+    dims: tuple[int, int, int, int], sizes: tuple[int, ...], dtype: torch.dtype,
 ) -> None:  # fmt: skip
-    """q, k [T,H,K], v [T,HV,V] of the model dtype, g and beta [T,HV] fp32, all contiguous; dims = (H, HV, K, V)."""
+    """q, k [T,H,K], v [T,HV,V] of the model dtype, g and beta [T,HV] fp32, all contiguous.
+
+    dims = (H, HV, K, V); a rank may hold the heads of one of `sizes` equal parts.
+    """
     heads, v_heads, key_dim, value_dim = dims
     tokens = q.shape[0]
+    shards = {heads // size: v_heads // size for size in sizes if heads % size == 0}
+    require(q.dim() == 3 and q.shape[1] in shards, f"q must be [T, heads, {key_dim}] with heads in {sorted(shards)}")
+    heads, v_heads = q.shape[1], shards[q.shape[1]]
     require(q.shape == k.shape == (tokens, heads, key_dim), f"q and k must be [T, {heads}, {key_dim}]")
     require(v.shape == (tokens, v_heads, value_dim), f"v must be [T, {v_heads}, {value_dim}] with the T of q")
     require(g.shape == beta.shape == (tokens, v_heads), f"g and beta must be [T, {v_heads}] with the T of q")

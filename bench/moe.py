@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MoE layer against vLLM's fused experts and cuBLAS: `python -m bench.moe [--quick | --profile]`.
+"""The MoE layer against vLLM's fused experts and cuBLAS: `python -m bench.moe [--quick] [--profile]`.
 
 Weights of all experts exceed L2, so that no run is warm by accident; ours and the peer's run in turn in CUDA graphs.
 """
@@ -234,18 +234,17 @@ def profile(shape: Shape, tokens: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two token counts of one model")
-    parser.add_argument("--profile", action="store_true", help="the time of each kernel instead of the table")
+    parser.add_argument("--profile", action="store_true", help="also the time of each kernel of a layer")
     arguments = parser.parse_args()
+    counts = (64, 8192) if arguments.quick else (1, 16, 64, 256, 1024, 8192, 20480)
+    rows = [row for tokens in counts for row in measure(QWEN3_5, tokens)]
+    if not arguments.quick:
+        rows += [row for tokens in (64, 1024) for row in measure(QWEN3_5_TP8, tokens)]
+        rows += [row for tokens in (64, 8192) for row in measure(QWEN3, tokens)]
+    harness.save("moe_h200", rows)
     if arguments.profile:
         for tokens in (1, 64, 8192):
             profile(QWEN3_5, tokens)
-        return
-    counts = (64, 8192) if arguments.quick else (1, 16, 64, 256, 1024, 4096, 8192, 20480)
-    rows = [row for tokens in counts for row in measure(QWEN3_5, tokens)]
-    if not arguments.quick:
-        rows += [row for tokens in (16, 64, 256, 4096) for row in measure(QWEN3_5_TP8, tokens)]
-        rows += [row for tokens in (64, 8192) for row in measure(QWEN3, tokens)]
-    harness.save("moe_h200", rows)
 
 
 if __name__ == "__main__":

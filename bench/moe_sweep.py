@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches of the expert projections: `python -m bench.moe_sweep`; times, and whether every launch gives the same bits.
+"""Launches of the expert projections: `python -m bench.moe_sweep [--schedules]`; times, and whether every launch gives the same bits.
 
 Every variant is compiled first, without the device, in one process a core.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from itertools import product
+from types import SimpleNamespace
+from unittest import mock
 
 import torch
 
@@ -47,7 +51,8 @@ def compile_one(job: Job) -> str | None:
     order, offsets = torch.zeros(64, dtype=torch.int32), torch.zeros(shape.experts + 1, dtype=torch.int32)
     bf16 = {"dtype": torch.bfloat16}
     try:
-        with compiled_launches():
+        device = SimpleNamespace(multi_processor_count=132)
+        with mock.patch("torch.cuda.get_device_properties", return_value=device), compiled_launches():
             if stage == "gate_up":
                 weight = torch.empty(shape.experts, 2 * shape.width, shape.hidden, **bf16)
                 kernel = shape.kernel("expert_gate_up_sequential", launch)
@@ -61,8 +66,8 @@ def compile_one(job: Job) -> str | None:
     return None
 
 
-def measure(shape: Shape, tokens: int, stage: str, tried: list[Values]) -> None:
-    """Print the fastest launches of a stage and whether the bits of all are those of the first."""
+def measure(shape: Shape, tokens: int, stage: str, tried: list[Values]) -> bool:
+    """Print the fastest launches of a stage; whether all ran and the bits of all are those of the first."""
     first, found = None, []
     for launch in tried:
         try:
@@ -78,15 +83,28 @@ def measure(shape: Shape, tokens: int, stage: str, tried: list[Values]) -> None:
         print(f"{stage} {shape.name} T={tokens}: {mine:.4f} ms, {different} differing, {launch}")
     equal = all(different == 0 for _, different, _ in found)
     print(f"{stage} {shape.name} T={tokens}: {len(found)} launches, bits of all equal: {equal}", flush=True)
+    return equal and len(found) == len(tried)
+
+
+def schedules(shape: Shape, stage: str, tokens: int) -> Iterator[Values]:
+    """One launch of tiles, and the schedule for many rows."""
+    tried = list(launches(shape, stage, tokens))
+    yield next(launch for launch in tried if launch["block_m"] == 64 and launch["block_n"] == 128)
+    yield tried[-1]
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--schedules", action="store_true", help="only one launch of each schedule, for many rows")
     torch.set_num_threads(1)
+    wanted, cases = launches, CASES
+    if parser.parse_args().schedules:
+        wanted, cases = schedules, ((QWEN3_5, 8192), (QWEN3_5, 2048), (QWEN3, 8192))
     jobs = [
         (shape, stage, launch)
-        for shape, t in CASES
+        for shape, t in cases
         for stage in ("gate_up", "down")
-        for launch in launches(shape, stage, t)
+        for launch in wanted(shape, stage, t)
     ]
     unique = list({repr((j[0].hidden, j[0].width, j[0].experts, *j[1:])): j for j in jobs}.values())
     with multiprocessing.get_context("fork").Pool(min(len(unique), os.cpu_count() or 1)) as pool:
@@ -94,11 +112,13 @@ def main() -> None:
     for (shape, stage, launch), reason in zip(unique, refused, strict=True):
         if reason:
             print("does not compile", shape.name, stage, launch, reason)
+    equal = not any(refused)
     bad = {repr(job) for job, reason in zip(unique, refused, strict=True) if reason}
-    for shape, tokens in CASES:
+    for shape, tokens in cases:
         for stage in ("gate_up", "down"):
-            tried = [x for x in launches(shape, stage, tokens) if repr((shape, stage, x)) not in bad]
-            measure(shape, tokens, stage, tried)
+            tried = [x for x in wanted(shape, stage, tokens) if repr((shape, stage, x)) not in bad]
+            equal &= measure(shape, tokens, stage, tried)
+    sys.exit(not equal)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 1024,
 FEWEST = 17
 DEVICE = {"sm90": "cuda", "cpu": "cpu"}
 SCALARS = {"sm90": 1 << 40, "cpu": 1 << 26}
-QUICK = {"sm90": 257, "cpu": 65}
+QUICK = {"sm90": 257, "cpu": 33}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

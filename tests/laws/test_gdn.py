@@ -39,6 +39,15 @@ def test_prefill_then_resume_is_the_whole(place: str, implementation: str, split
     assert_same_bits(found, whole)
 
 
+@pytest.mark.parametrize("implementation", ["gdn_rxc", "gdn_cpr"])
+def test_a_resume_at_a_chunk_edge_needs_no_gathered_row(place: str, implementation: str) -> None:
+    module, given, lengths, one = kernel(implementation, place), rows(80, place, seed=13), (80,), integers([1], place)
+    whole, caches = module.gated_delta_rule(**given, cu_seqlens=edges(lengths, place)), poisoned(module, 2, place)
+    _, first = extend(module, given, lengths, [0], [64], caches, one, place, aligned=True)
+    _, rest = extend(module, given, lengths, [64], [80], caches, one, place, aligned=True)
+    assert_same_bits(torch.cat([first, rest]), whole)
+
+
 @pytest.mark.parametrize("implementation", [name for name in EXACT if name != "gdn_chunk_everywhere"])
 def test_row_by_row_decode_is_the_whole(place: str, implementation: str) -> None:
     """From nothing, across chunk edges, lanes dropping out; then once more from a prefill that ends inside a chunk."""

@@ -19,16 +19,28 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
 
 
 def _recommend(attributes: Values) -> Settings:
+    """Launches as `bench/gemm_sweep.py` found them best on an H200: enough programs first, then large tiles."""
     block = next((size for size in (64, 32, 16) if int(attributes["k"]) % size == 0), 64)
+    wide = int(attributes["n"]) >= 16384
     common: Values = {"schedule": "tiles", "overlap": True}
-    narrow: Values = {**common, "block_m": 16, "block_n": 32, "num_warps": 4, "num_stages": 6, "group": 1}
-    middle: Values = {**common, "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 5, "group": 1}
-    wide: Values = {**common, "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 4, "group": 8}
-    whole: Values = wide if block != 64 else {**wide, "schedule": "persistent", "block_n": 256, "num_stages": 8}
-    return Settings(
-        constants={"block_k": block},
-        launch={"sm90": ((16, narrow), (64, middle), (256, wide), (None, whole))},
-    )
+    few: Values = {**common, "block_m": 16, "block_n": 32, "num_warps": 2, "num_stages": 8, "group": 1}
+    if wide:
+        few = {**few, "block_n": 64, "num_warps": 4, "num_stages": 4}
+    some: Values = {**common, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 4 if wide else 8, "group": 1}
+    many: Values = {**common, "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 3, "group": 8}
+    launch: tuple[tuple[int | None, Values], ...]
+    if block != 64:
+        launch = ((16, few), (64, some), (None, many))
+    else:
+        streamed: Values = {**many, "schedule": "persistent", "num_stages": 8}
+        launch = (
+            (16, few),
+            (64, some),
+            (128, {**streamed, "block_m": 64, "block_n": 64, "num_stages": 13}),
+            (2048, {**streamed, "block_n": 128}),
+            (None, streamed),
+        )
+    return Settings(constants={"block_k": block}, launch={"sm90": launch})
 
 
 IMPLEMENTATION = Implementation(

@@ -22,33 +22,26 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
 
 
 def _recommend(attributes: Values) -> Settings:
-    leaf = int(attributes["k"]) // 8
+    """Launches as `bench/gemm_sweep.py` found them best on an H200: enough programs first, then large tiles."""
+    n, leaf = int(attributes["n"]), int(attributes["k"]) // 8
     block = next((size for size in (64, 32, 16) if leaf % size == 0), 64)
-    tile: Values = {
-        "overlap": True,
-        "share": 8,
-        "block_m": 16,
-        "block_n": 16,
-        "num_warps": 8,
-        "num_stages": 4,
-        "group": 1,
-    }
-    narrow: Values = {"schedule": "warps", **tile}
-    middle: Values = {"schedule": "tiles", **tile, "share": 1, "block_m": 64, "block_n": 128, "num_warps": 4}
-    wide: Values = {
-        "schedule": "tiles",
-        **tile,
-        "share": 2,
-        "block_m": 128,
-        "block_n": 128,
-        "num_stages": 3,
-        "group": 8,
-    }
-    whole: Values = wide if block != 64 else {**wide, "schedule": "persistent", "num_stages": 8}
-    return Settings(
-        constants={"leaves": 8, "leaf_dtype": "fp32", "block_k": block},
-        launch={"sm90": ((16, narrow), (64, middle), (256, wide), (None, whole))},
-    )
+    common: Values = {"share": 2, "group": 8, "overlap": True}
+    beside: Values = {"schedule": "warps", "block_m": 16, "block_n": 32, "num_warps": 8, "num_stages": 4, **common}
+    if n < 4096:
+        beside = {**beside, "block_n": 16}
+    tile: Values = {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 5, **common}
+    launch: tuple[tuple[int | None, Values], ...]
+    if block != 64:
+        launch = ((16, beside), (None, tile))
+    else:
+        streamed: Values = {**tile, "schedule": "persistent"}
+        launch = (
+            (16, beside),
+            (64, {**streamed, "block_n": 32, "num_stages": 16}),
+            (256, {**streamed, "num_stages": 10}),
+            (None, {**streamed, "block_m": 128, "block_n": 128, "num_stages": 8}),
+        )
+    return Settings(constants={"leaves": 8, "leaf_dtype": "fp32", "block_k": block}, launch={"sm90": launch})
 
 
 IMPLEMENTATION = Implementation(

@@ -57,9 +57,7 @@ def test_sharing_is_refused_unless_every_rank_gets_as_many_leaves(leaves: int, s
 @given(seed=st.integers(0, 2**32), size=st.sampled_from([1, 2, 4, 8]))
 def test_equal_expressions_have_equal_bits(seed: int, size: int) -> None:
     tree, values = ReductionTree(leaves=8, leaf=64, shape="balanced"), normals(seed, 8)
-    assert struct.pack("f", evaluate(tree.sharded(size), values)) == struct.pack(
-        "f", evaluate(tree.sharded(1), values)
-    )
+    assert struct.pack("f", evaluate(tree.sharded(size), values)) == struct.pack("f", evaluate(tree.sharded(1), values))
 
 
 def test_every_leaf_has_one_owner_and_each_rank_a_contiguous_share() -> None:

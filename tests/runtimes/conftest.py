@@ -73,16 +73,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 class Workplace:
-    """A generated package of the tiny dense contract in one dtype, with a model and a folder for results."""
+    """A generated package of a tiny contract in one dtype, with a model and a folder for results."""
 
-    def __init__(self, root: Path, dtype: str) -> None:
+    def __init__(self, root: Path, dtype: str, base: str = "tiny_dense") -> None:
         pytest.importorskip("vllm", reason="the real vLLM is what is tested")
         pytest.importorskip("megatron.core", reason="the real Megatron-core is what is tested")
-        self.contract = "tiny_dense" if dtype == "bf16" else f"tiny_dense_{dtype}"
-        text = (CONTRACTS / "tiny_dense.yaml").read_text()
-        text = text.replace("contract: tiny_dense", f"contract: {self.contract}").replace(
-            "dtype: bf16", f"dtype: {dtype}"
-        )
+        self.contract = base if dtype == "bf16" else f"{base}_{dtype}"
+        text = (CONTRACTS / f"{base}.yaml").read_text()
+        text = text.replace(f"contract: {base}", f"contract: {self.contract}").replace("dtype: bf16", f"dtype: {dtype}")
         if dtype != "bf16":
             text = re.sub(r"    launch:\n(?: {6,}.*\n)+", "", text.replace("targets: [sm90, cpu]", "targets: [cpu]"))
         self.source = root / f"{self.contract}.yaml"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts end to end: one engine, one trainer of four ranks on every layout of tensor, sequence and expert parallelism.
+
+An engine's batches, chunks and cached prefixes send other tokens to an expert at the same time than the trainer does,
+and the ranks of the trainer that share experts hold other numbers of tokens; no bit may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtimes.comparison import compare
+from tests.runtimes.conftest import SMALL, Workplace
+from tests.runtimes.processes import free_port, run_script
+
+pytestmark = pytest.mark.runtime
+RANKS = 4
+LAYOUTS = [(tp, sp, ep) for tp in (1, 2, 4) for sp in ((False, True) if tp > 1 else (False,)) for ep in (1, 2, 4)]
+NAMES = [f"{tp} {'on' if sp else 'off'} {ep}" for tp, sp, ep in LAYOUTS]
+# Numbers of tokens a * tp + b.
+COUNTS = {"0": (0, 0), "1": (0, 1), "3": (0, 3), "tp-1": (1, -1), "tp+1": (1, 1), "2tp+1": (2, 1), "509": (0, 509)}
+ENGINE = {**SMALL, "enable_prefix_caching": True, "max_num_batched_tokens": 48, "max_num_seqs": 5}
+RUN = {"name": "experts", "engine": ENGINE, "repeat": 2, "uneven": True, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    made = Workplace(tmp_path_factory.mktemp("experts"), "bf16", "tiny_moe")
+    made.prompts = made.prompts[:9]
+    return made
+
+
+@pytest.fixture(scope="module")
+def engine(place: Workplace) -> dict[str, Any]:
+    return place.engine("engine", RUN)["experts"]
+
+
+@pytest.fixture(scope="module")
+def trainer(place: Workplace, engine: dict[str, Any]) -> list[dict[str, Any]]:
+    """Results of each rank."""
+    job = place.job("trainer", run="experts", layouts=LAYOUTS, counts=list(COUNTS.values()))
+    run_script("moe_process.py", {**job, "port": free_port(), "world": RANKS}, RANKS)
+    return [torch.load(place.out / f"trainer.{rank}.pt") for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_cell(
+    layout: str, engine: dict[str, Any], trainer: list[dict[str, Any]], record_property: Callable[[str, object], None]
+) -> None:
+    cell = compare(engine, layout, trainer, ("experts", f"tp, sp, ep {layout}"))
+    record_property("cell", cell.line())
+    assert cell.of_logprobs > 300
+    assert {"router", "expert_gate_up", "expert_act", "expert_down", "expert_combine"} <= cell.missing.keys()
+    assert cell.clean, cell.line()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_layer(count: str, trainer: list[dict[str, Any]]) -> None:
+    """The layer alone, on every layout, against one rank that holds all experts."""
+    place = list(COUNTS).index(count)
+    cells = {layout: [rank["layers"][f"{layout} {place}"] for rank in trainer] for layout in NAMES}
+    assert {layout: sum(differing for differing, _ in ranks) for layout, ranks in cells.items()} == dict.fromkeys(
+        NAMES, 0
+    )
+    assert sum(values for ranks in cells.values() for _, values in ranks) > 0
+
+
+def test_rotated_ranks_are_seen(trainer: list[dict[str, Any]]) -> None:
+    """A test of the test: four ranks' nodes added in rotated order are another tree."""
+    right, rotated = (torch.cat([rank["rotated"][name] for rank in trainer]) for name in ("right", "rotated"))
+    assert (~torch.isin(rotated, right)).sum() > len(rotated) // 2
+
+
+def test_hazards_fired(engine: dict[str, Any]) -> None:
+    assert sum(engine["cached"]) >= 64
+    assert len(set(engine["prompts"])) > 5
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_weights(layout: str, place: Workplace, engine: dict[str, Any], trainer: list[dict[str, Any]]) -> None:
+    """Both sides hold the checkpoint, however it is cut, and the trainer can hand the engine whole tensors."""
+    checkpoint = place.fingerprints()
+    assert place.fingerprints([rank[layout]["fingerprints"] for rank in trainer]) == checkpoint
+    assert place.fingerprints(engine["fingerprints"]) == checkpoint
+    assert all(rank[layout]["gathered"] for rank in trainer)
+
+
+def test_tensor_parallel_engine(place: Workplace, record_property: Callable[[str, object], None]) -> None:
+    """Every rank of the engine holds a share of every expert's width."""
+    run = {**RUN, "name": "experts_tp2", "engine": {**ENGINE, "tensor_parallel_size": 2}, "repeat": 1}
+    engine = place.engine("engine_tp2", run)["experts_tp2"]
+    ranks = place.trainer("trainer_for_tp2", "experts_tp2", batchings=["padded"])
+    cell = compare(engine, "experts_tp2|padded|", ranks, ("experts_tp2", "tp, sp, ep 1 off 1"))
+    record_property("cell", cell.line())
+    assert cell.clean, cell.line()
+    assert place.fingerprints(engine["fingerprints"]) == place.fingerprints()

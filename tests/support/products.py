@@ -67,7 +67,13 @@ def module(
     dtype: str = "bf16",
     constants: Values | None = None,
 ) -> ModuleType:
-    """The rendered kernel module; constants that are not given are those of `CONSTANTS`."""
+    """The rendered kernel module; constants that are not given are those of `CONSTANTS`.
+
+    A launch that is not given is the recommended table, or in the interpreter, which has no tensor memory accelerator,
+    the first of `launches`.
+    """
+    if launch is None and place == "interpreter":
+        launch = launches(implementation, place)[0]
     attributes = {"n": n, "k": k, "split": "rows" if implementation == "matmul_tree" else "columns", "out": out}
     chosen = {**CONSTANTS[implementation], **(constants or {})}
     return render_kernel(implementation, TARGET[place], attributes, chosen, launch, dtype=dtype)

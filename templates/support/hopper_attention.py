@@ -18,6 +18,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from .attention_splits import combine, sequence_slots, share
 from .hopper_rows import advance, block_at, multiply, owner, share_of
 
+SHARED_BYTES = 226 << 10  # of the 227 KiB a program may have; the rest holds barriers
+
 
 @gluon.jit
 def _copy(k, v, ring, table, start, span, k_step, v_step, PAGE: gl.constexpr, CHUNK: gl.constexpr,
@@ -112,7 +114,12 @@ def _hopper_attention_kernel(q, k, v, out, lse, tops, totals, accs, query_start,
             )  # fmt: skip
 
 
-def fits(q: torch.Tensor, *caches: torch.Tensor) -> bool:
+def _stages(width: int, kv_block: int, rows: int) -> int:
+    """Blocks of keys and of values that shared memory holds beside the queries."""
+    return (SHARED_BYTES - rows * width * 2) // (kv_block * width * 4)
+
+
+def fits(kv_block: int, q: torch.Tensor, *caches: torch.Tensor) -> bool:
     """Whether `hopper_attention` takes these heads, and pages and heads that lie whole rows apart or inside a row."""
     group, width = q.shape[1] // caches[0].shape[-2], q.shape[2]
     regular = (
@@ -120,7 +127,7 @@ def fits(q: torch.Tensor, *caches: torch.Tensor) -> bool:
         and (x.stride(-2) % x.stride(-3) == 0 or x.stride(-2) < x.stride(-3))
         for x in caches
     )
-    return group <= 64 and width >= 64 and all(regular)
+    return group <= 64 and width >= 64 and _stages(width, kv_block, 128) >= 2 and all(regular)
 
 
 def matrix(x: torch.Tensor, chunk: int) -> tuple[TensorDescriptor, int, int, int]:
@@ -163,7 +170,9 @@ def hopper_attention(
     chunk = min(kv_block, page & -page) if page else kv_block
     k_matrix, *k_steps = matrix(k, chunk)
     v_matrix, *v_steps = matrix(v, chunk)
-    consumers = launch["block_m"] // 64
+    consumers = max(1, launch["block_m"] // 64)
+    # Two at least: the values of a block are waited for while those of the block before are in use.
+    stages = max(2, min(launch["num_stages"], _stages(width, kv_block, 64 * consumers)))
     slots, ctas, parts = share(q, kv_heads, sequences, 64 // group * consumers, block_table.shape[-1] * page, split,
                                max_query, launch["programs"])  # fmt: skip
     # Registers a thread at entry, before the warps share them out anew: one warpgroup leaves room for a second program.
@@ -173,7 +182,7 @@ def hopper_attention(
         sequences, tokens, block_table.stride(0), q.stride(0) // 8, q.stride(1) // 8, *k_steps, *v_steps, HEADS=heads,
         GROUP=group, PAGE=page, CHUNK=chunk, SEQUENCES=sequence_slots(sequences), SCALE=log2_scale,
         KV_BLOCK=kv_block, SPLIT_BLOCKS=split // kv_block, HEAD_DIM=width, CONSUMERS=consumers,
-        STAGES=launch["num_stages"], SHARED=ctas > 1, LSE=lse is not None, num_warps=4,
+        STAGES=stages, SHARED=ctas > 1, LSE=lse is not None, num_warps=4,
         maxnreg=registers, enable_fp_fusion=False,
     )  # fmt: skip
     if ctas > 1:

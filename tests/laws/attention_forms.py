@@ -32,7 +32,7 @@ FORMS = (
 LAUNCHES: list[Launch] = [
     *(
         {"schedule": "warp_specialised", "block_m": m, "num_warps": 4, "num_stages": s, "programs": p}
-        for m, s, p in [(64, 1, 0), (64, 2, 999), (64, 3, 132), (128, 1, 999), (128, 2, 0)]
+        for m, s, p in [(64, 2, 0), (64, 2, 999), (64, 3, 132), (128, 3, 999), (128, 2, 0)]
     ),
     *(
         {"schedule": "tiles", "block_m": m, "num_warps": w, "num_stages": s, "programs": p}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MoE layer against vLLM's fused experts and cuBLAS: `python -m bench.moe [--quick] [--profile]`.
+"""The MoE layer against vLLM's fused experts and cuBLAS: `python -m bench.moe [--quick]`.
 
 Weights of all experts exceed L2, so that no run is warm by accident; ours and the peer's run in turn in CUDA graphs.
 """
@@ -103,6 +103,13 @@ class Layer:
         return self.combine.expert_combine(rows.view(self.tokens, self.shape.top_k, -1), self.weights)
 
 
+# The schedules for many rows, whatever the recommendation is.
+PIPELINE = {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}
+SPECIALISED: Launches = {
+    "gate_up": {"schedule": "specialised", "block_k": 64, **PIPELINE},
+    "down": {"schedule": "resident", **PIPELINE},
+}
+
 _WEIGHTS: dict[Shape, tuple[torch.Tensor, torch.Tensor]] = {}
 
 
@@ -199,9 +206,12 @@ def stages(layer: Layer) -> Iterator[tuple[str, Callable[[], object], str, Calla
         yield "layer", layer.experts, "vLLM fused experts", peer, floor(fc1 + fc2 + extra), "<= 1.10"
 
 
-def measure(shape: Shape, tokens: int, only: tuple[str, ...] = ()) -> Iterator[harness.Row]:
+def measure(
+    shape: Shape, tokens: int, launches: Launches | None = None, only: tuple[str, ...] = ()
+) -> Iterator[harness.Row]:
     """One row a stage; a peer that does not run is named and left out."""
-    layer = Layer(shape, tokens)
+    layer = Layer(shape, tokens, launches)
+    kind = " specialised" if launches else ""
     repeats = 10 if tokens <= 256 else 1  # a replay costs as much as a small kernel
     for name, ours, peer_name, peer, floor, goal in stages(layer):
         if only and name not in only:
@@ -212,29 +222,14 @@ def measure(shape: Shape, tokens: int, only: tuple[str, ...] = ()) -> Iterator[h
             print(f"{name} {shape.name} T={tokens}: {peer_name} refused: {str(refused)[:200]}")
             torch.cuda.synchronize()
             continue
-        yield harness.row(f"{name} {shape.name} T={tokens}", mine / repeats, peer_name, theirs / repeats, floor, goal)
-
-
-def profile(shape: Shape, tokens: int) -> None:
-    """Print the device time of each kernel of a layer, ours and the peer's."""
-    layer = Layer(shape, tokens)
-    for name, run in (("ours", layer.experts), ("vLLM", vllm_experts(layer))):
-        if run is None:
-            continue
-        run()
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
-            for _ in range(5):
-                run()
-            torch.cuda.synchronize()
-        for event in sorted(found.key_averages(), key=lambda event: -event.self_device_time_total)[:9]:
-            print(f"{shape.name} T={tokens} {name}: {event.self_device_time_total / 5:8.1f} us  {event.key[:80]}")
+        yield harness.row(
+            f"{name}{kind} {shape.name} T={tokens}", mine / repeats, peer_name, theirs / repeats, floor, goal
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two token counts of one model")
-    parser.add_argument("--profile", action="store_true", help="also the time of each kernel of a layer")
     arguments = parser.parse_args()
     counts = (64, 8192) if arguments.quick else (1, 16, 64, 256, 1024, 8192, 20480)
     rows = [row for tokens in counts for row in measure(QWEN3_5, tokens)]
@@ -242,9 +237,10 @@ def main() -> None:
         rows += [row for tokens in (64, 1024) for row in measure(QWEN3_5_TP8, tokens)]
         rows += [row for tokens in (64, 8192) for row in measure(QWEN3, tokens)]
     harness.save("moe_h200", rows)
-    if arguments.profile:
-        for tokens in (1, 64, 8192):
-            profile(QWEN3_5, tokens)
+    stages_with_schedules = ("fc1", "fc2 tree", "layer")
+    wide = ((QWEN3_5, 8192),) if arguments.quick else ((QWEN3_5, 8192), (QWEN3_5, 20480), (QWEN3, 8192))
+    rows += [row for case in wide for row in measure(*case, SPECIALISED, stages_with_schedules)]
+    harness.save("moe_h200", rows)
 
 
 if __name__ == "__main__":

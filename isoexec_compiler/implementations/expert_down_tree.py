@@ -11,24 +11,13 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 def _recommend(attributes: Values) -> Settings:
     experts = int(attributes["experts"])
-    width, hidden = int(attributes["width"]), int(attributes["hidden"])
-    resident = width <= 768 and width % 256 == 0 and hidden % 64 == 0
     return Settings(
         constants={"leaves": 8},
         launch={
             "sm90": (
                 (8 * experts, {"schedule": "tiles", "block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 3}),
                 (64 * experts, {"schedule": "tiles", "block_m": 32, "block_n": 128, "num_warps": 4, "num_stages": 4}),
-                (
-                    None,
-                    {
-                        "schedule": "resident" if resident else "tiles",
-                        "block_m": 64,
-                        "block_n": 128,
-                        "num_warps": 8,
-                        "num_stages": 4,
-                    },
-                ),
+                (None, {"schedule": "tiles", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}),
             )
         },
     )

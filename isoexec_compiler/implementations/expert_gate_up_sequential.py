@@ -15,8 +15,7 @@ def _recommend(attributes: Values) -> Settings:
         launch={
             "sm90": (
                 (8 * experts, {"schedule": "tiles", "block_m": 16, "block_n": 128, "block_k": 128, **pipeline}),
-                (64 * experts, {"schedule": "tiles", "block_m": 64, "block_n": 256, "block_k": 64, **pipeline}),
-                (None, {"schedule": "specialised", "block_m": 64, "block_n": 256, "block_k": 64, **pipeline}),
+                (None, {"schedule": "tiles", "block_m": 64, "block_n": 256, "block_k": 64, **pipeline}),
             )
         }
     )

@@ -152,6 +152,7 @@ def main() -> None:
             found["report"] = llm.collective_rpc("isoexec_report")
         torch.save(found, Path(job["out"]) / f"{run['name']}.pt")
         print(f"{run['name']}: up {up - began:.1f} s, sampled in {time.monotonic() - up:.1f} s", flush=True)
+    close(llm)  # worker processes do not end with this one
     os._exit(0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,13 +28,15 @@ def run_script(script: str, job: dict[str, Any], ranks: int = 1, **environment: 
         log = (out / f"{job['name']}.{rank}.log").open("w")
         command = [sys.executable, "-W", "ignore", str(HERE / script), str(file), str(rank)]
         env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        running.append((subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env), log))
+        running.append(
+            (subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True), log)
+        )
     for rank, (process, log) in enumerate(running):
         try:
             code = process.wait(SECONDS)
         finally:
             if process.poll() is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # with the workers that it started
             log.close()
         text = Path(log.name).read_text()
         assert code == 0, f"{job['name']}, rank {rank}, exited with {code}:\n{text[-4000:]}"

@@ -135,7 +135,7 @@ OPERATORS = {
     "expert_down": Operator(
         function="expert_down",
         arguments="Tensor hidden, Tensor weight, Tensor order, Tensor offsets",
-        fake=_fp32_columns,
+        fake=lambda *arguments: _slot_rows(*arguments).float(),
     ),
     "expert_combine": Operator(
         function="expert_combine", arguments="Tensor rows, Tensor weights", fake=_slot_sums

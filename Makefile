@@ -32,7 +32,7 @@ compile: $(BIN)/isoexec  ## one contract: make compile CONTRACT=contracts/x.yaml
 check: lint types verify test  ## all that CI runs
 
 test: $(BIN)/.test  ## every test that needs no GPU
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(BIN)/.test  ## ruff
 	$(BIN)/ruff check .

@@ -93,7 +93,8 @@ def versions() -> dict[str, str]:
 def save(name: str, rows: Iterable[Row], folder: Path = RESULTS) -> Path:
     """Write `<folder>/<name>.json` and print the rows."""
     listed = list(rows)
-    data = {"machine": machine(), "versions": versions(), "command": " ".join(["python", *sys.argv]), "rows": listed}
+    script = f"python -m bench.{Path(sys.argv[0]).stem}"
+    data = {"machine": machine(), "versions": versions(), "command": " ".join([script, *sys.argv[1:]]), "rows": listed}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     path.write_text(json.dumps(data, indent=1) + "\n")

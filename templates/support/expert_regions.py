@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The regions of a mixture of experts as the functions that `routed_experts` puts in order, each behind its operator."""
+"""The regions of a mixture of experts as functions that `routed_experts` puts in order, each behind its operator."""
 
 from __future__ import annotations
 

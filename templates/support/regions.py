@@ -114,9 +114,7 @@ OPERATORS = {
     "matmul": Operator(function="matmul", arguments="Tensor x, Tensor weight", fake=_columns),
     "partial": Operator(function="partial", arguments="Tensor x, Tensor weight", fake=_fp32_columns, whole=False),
     "combine": Operator(function="combine", arguments="Tensor parts", fake=_first),
-    "router": Operator(
-        function="router", arguments="Tensor x, Tensor weight", result="(Tensor, Tensor)", fake=_routed
-    ),
+    "router": Operator(function="router", arguments="Tensor x, Tensor weight", result="(Tensor, Tensor)", fake=_routed),
     "dispatch": Operator(
         function="dispatch",
         arguments="Tensor experts, int count",
@@ -137,9 +135,7 @@ OPERATORS = {
         arguments="Tensor hidden, Tensor weight, Tensor order, Tensor offsets",
         fake=lambda *arguments: _slot_rows(*arguments).float(),
     ),
-    "expert_combine": Operator(
-        function="expert_combine", arguments="Tensor rows, Tensor weights", fake=_slot_sums
-    ),
+    "expert_combine": Operator(function="expert_combine", arguments="Tensor rows, Tensor weights", fake=_slot_sums),
     "combine_slots": Operator(function="combine", arguments="Tensor parts, Tensor weights", fake=_slot_sums),
     "attention": Operator(
         function="attention", arguments="Tensor q, Tensor k, Tensor v, Tensor cu_seqlens", fake=_same

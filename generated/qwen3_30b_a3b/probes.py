@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bound regions compute, on inputs that both sides make alike: a fingerprint of behaviour, not of text.
+
+It moves when a kernel is replaced, when a compiler or a variable changes its bits, or when a table is made elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from . import package
+from .bits import fingerprint, mix
+from .regions import BOUND
+
+ROWS = 5
+
+
+def _values(*shape: int, dtype: torch.dtype, device: str, seed: int) -> torch.Tensor:
+    """Numbers in [-2, 2) from integer arithmetic alone, so that every machine makes the same."""
+    count = torch.Size(shape).numel()
+    words = mix(torch.arange(1, count + 1, dtype=torch.int64, device=device) + (seed << 40))
+    return ((words >> 40).to(torch.float32) / 4194304.0).view(shape).to(dtype)
+
+
+def _arguments(op: str, a: Mapping[str, Any], dtype: torch.dtype, device: str) -> tuple[str, tuple[Any, ...]]:
+    """The function to call and its arguments for a region of `op` with attributes `a`."""
+
+    def values(*shape: int, seed: int = 1, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return _values(*shape, dtype=dtype, device=device, seed=seed)
+
+    def integers(*items: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.tensor(items, dtype=dtype, device=device)
+
+    match op:
+        case "embedding":
+            return "embedding", (integers(0, 1, a["vocab"] - 1), values(a["vocab"], a["width"]))
+        case "rms_norm":
+            return "rms_norm", (values(ROWS, a["width"]), values(a["width"], seed=2))
+        case "residual_add":
+            return "residual_add", (values(ROWS, a["width"]), values(ROWS, a["width"], seed=2))
+        case "matmul":
+            return "matmul", (values(ROWS, a["k"]), values(a["n"], a["k"], seed=2))
+        case "silu_gate":
+            return "silu_gate", (values(ROWS, 2 * a["width"]),)
+        case "rotary":
+            places = integers(0, 1, 77, a["max_positions"] // 2, a["max_positions"] - 1)
+            return "rotary", (values(ROWS, 2, a["head_dim"]), places)
+        case "attention":
+            q, k, v = (
+                values(70, a[h], a["head_dim"], seed=s) for s, h in enumerate(("q_heads", "kv_heads", "kv_heads"))
+            )
+            return "attention", (q, k, v, integers(0, 1, 70, dtype=torch.int32))
+        case "log_softmax":
+            return "log_softmax", (values(ROWS, a["vocab"], dtype=torch.float32),)
+    return "", ()
+
+
+@torch.no_grad()
+def probe() -> dict[str, str]:
+    """The fingerprint of every region's result on its probe. Regions of an op without a probe here are left out."""
+    contract = package.load()
+    device = "cuda" if BOUND.target != "cpu" else "cpu"
+    found = {}
+    for region, described in contract.contract["regions"].items():
+        function, arguments = _arguments(described["op"], described["attributes"], contract.dtype, device)
+        if function:
+            result = BOUND.table[region, function](*arguments)
+            found[region] = f"{fingerprint(result):016x}"
+    return found

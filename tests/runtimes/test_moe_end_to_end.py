@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experts end to end: one compiled engine, one trainer of four ranks on every layout of tensor, sequence and expert parallelism.
+"""Experts end to end: a compiled engine, a trainer of four ranks on every layout (tensor, sequence, expert parallel).
 
 An engine's batches, chunks and cached prefixes send other tokens to an expert at the same time than the trainer does,
 and the ranks of the trainer that share experts hold other numbers of tokens; no bit may differ.

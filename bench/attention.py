@@ -9,8 +9,6 @@ python bench/attention.py --laws     how many values each law compared
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -143,19 +141,9 @@ def measure(quick: bool) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("quick", "tune", "laws", "probe"):
+    for name in ("quick", "tune", "laws"):
         parser.add_argument(f"--{name}", action="store_true")
     chosen = parser.parse_args()
-    if chosen.probe:
-        from bench.attention_sweep import probe
-
-        probe()
-        return
-    try:
-        print(subprocess.run([sys.executable, __file__, "--probe"], timeout=120))
-    except subprocess.TimeoutExpired:
-        print("the warp-specialised schedule hangs")
-        os.environ["ISOEXEC_TILES"] = "1"
     if chosen.laws:
         from tests.laws.attention_forms import count_laws
 

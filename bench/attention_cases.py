@@ -24,8 +24,6 @@ def module(shape: Shape, launch: tuple[tuple[str, Any], ...] | None = None) -> M
     """The rendered kernels for these heads: the recommended launch, or one bucket with these parameters."""
     from tests.support.rendering import render_kernel
 
-    if "ISOEXEC_TILES" in os.environ and (launch is None or launch[0][1] != "tiles"):
-        launch = (("schedule", "tiles"), ("block_m", 16), ("num_warps", 4), ("num_stages", 2), ("programs", 264))
     q_heads, kv_heads, head_dim = shape
     attributes = {
         "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5, "causal": True,

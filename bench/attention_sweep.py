@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain, product
 from typing import Any
 
-from bench.attention_cases import QWEN3_5, QWEN3_8B, SMALL, Case, compile_ahead, module, paged_inputs, prefill_inputs
+from bench.attention_cases import QWEN3_5, QWEN3_8B, SMALL, Case, compile_ahead
 from bench.harness import graph, once
 
 
@@ -60,28 +60,3 @@ def tune() -> None:
         for milliseconds, moved, launch in sorted(found, key=lambda item: item[0])[:12]:
             print(f"  {milliseconds:.4f} ms, {moved} bits moved, {launch}")
         print(f"  {len(found)} variants, {sum(moved > 0 for _, moved, _ in found)} moved bits", flush=True)
-
-
-def probe() -> None:
-    """Both schedules on one small call: equal bits, or a hang that only this process feels."""
-    import torch
-
-    from tests.support.bits import differing
-
-    for shape in (QWEN3_8B, SMALL, QWEN3_5):
-        inputs = prefill_inputs(shape, (700, 33, 1500), "cuda")
-        launches = (None, next(x for x in variants("prefill") if x[0][1] == "tiles"))
-        outs = [module(shape, launch).attention(*inputs) for launch in launches]
-        torch.cuda.synchronize()
-        paged = paged_inputs(shape, 5, 1, 5000, "cuda")
-        outs += [module(shape, launch).paged_attention(*paged) for launch in launches]
-        torch.cuda.synchronize()
-        print("probe", shape, differing(*outs[:2]), differing(*outs[2:]), "differing", flush=True)
-        gradients = []
-        for launch in launches:
-            leaves = [x.detach().requires_grad_() for x in inputs[:3]]
-            out = module(shape, launch).attention(*leaves, inputs[3])
-            gradients.append(torch.autograd.grad(out, leaves, inputs[0]))
-            torch.cuda.synchronize()
-        apart = [float((a - b).float().norm() / b.float().norm()) for a, b in zip(*gradients, strict=True)]
-        print("  gradients apart by", apart, flush=True)

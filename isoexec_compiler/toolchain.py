@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,8 +76,8 @@ def compiled(contract: str, kernel: Kernel, root: Path) -> dict[str, str]:
         for name, arguments in example(kernel, rows or MANY_ROWS, "cpu").items():
             with dry_launches(CAPABILITY[kernel.target]) as launched:
                 getattr(module, name)(*arguments)
-            for number, (jit_name, assembly) in enumerate(launched):
-                found[f"{name}.{bucket}.{jit_name}.{number}"] = assembly["ptx"]
+            for number, variant in enumerate(launched):
+                found[f"{name}.{bucket}.{variant.name}.{number}"] = variant.ptx
     return found
 
 
@@ -104,22 +105,32 @@ def drifts(sealed: Facts, facts: Facts, plan: Plan, root: Path) -> Iterator[Drif
             yield Drift(code=TOOLCHAIN_CHANGED.id, subject=key, detail=detail, rotates=(NAME,))
 
 
-@contextmanager
-def dry_launches(capability: int) -> Iterator[list[tuple[str, Mapping[str, Any]]]]:
-    """Within, launching a Triton kernel compiles it for `capability` and records (name, assembly) instead of running.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One compiled form of a kernel: its name, its texts, and bytes of shared memory."""
 
-    The assembly has Triton's stages by name: `ttir`, `ttgir`, `llir`, `ptx`, `cubin`.
+    name: str
+    ptx: str
+    ttgir: str
+    shared: int
+
+
+@contextmanager
+def dry_launches(capability: int) -> Iterator[list[Variant]]:
+    """Within, launching a Triton kernel compiles it for `capability`, with the specialisation a launch would have, and
+    records the variant instead of running. Arguments may lie on the CPU; outputs stay unwritten.
     """
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
     import torch
     from triton.runtime import driver, jit
 
-    launched: list[tuple[str, Mapping[str, Any]]] = []
+    launched: list[Variant] = []
     run = jit.JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-        launched.append((self.__name__, kernel.asm))
+        ptx, ttgir, shared = kernel.asm["ptx"], kernel.asm["ttgir"], kernel.metadata.shared
+        launched.append(Variant(name=self.__name__, ptx=ptx, ttgir=ttgir, shared=shared))
         return kernel
 
     before, properties = driver._active, torch.cuda.get_device_properties

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from tests.laws.gdn_inputs import edges, integers, rows
-from tests.support.ptx import Compiled, compiled_launches, offences, operand_widths
+from tests.support.ptx import Variant, compiled_launches, offences, operand_widths
 from tests.support.rendering import render_kernel
 from tests.support.targets import INTERPRETING
 
@@ -19,7 +19,7 @@ ALLOWED = ("approximate transcendental", "flush to zero", "unrounded multiply or
 pytestmark = pytest.mark.skipif(INTERPRETING, reason="an interpreting process compiles nothing")
 
 
-def compiled(implementation: str) -> list[Compiled]:
+def compiled(implementation: str) -> list[Variant]:
     module, given = render_kernel(implementation, "sm90", ATTRIBUTES), rows(80, "cpu")
     cu, one = edges((80,), "cpu"), integers([1], "cpu")
     with compiled_launches() as found:

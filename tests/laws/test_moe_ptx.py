@@ -12,7 +12,7 @@ import torch
 
 from isoexec_compiler.registry import Values
 from tests.laws.moe_layer import LARGE
-from tests.support.ptx import Compiled, compiled_launches, offences
+from tests.support.ptx import Variant, compiled_launches, offences
 from tests.support.rendering import render_kernel
 from tests.support.targets import INTERPRETING
 
@@ -31,7 +31,7 @@ def integers(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.int32)
 
 
-def launches(name: str, case: str) -> Iterator[Compiled]:
+def launches(name: str, case: str) -> Iterator[Variant]:
     """Every variant that a function of the implementation launches in a case."""
     tokens, launch = ROWS[case], SPECIALISED.get(name) if case == "specialised" else None
     rows, device = tokens * LARGE.top_k, SimpleNamespace(multi_processor_count=132)

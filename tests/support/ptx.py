@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+
+from isoexec_compiler.toolchain import Variant, dry_launches
 
 BANNED = {
     "atomics": r"\b(?:atom|red)\.(?!async)",
@@ -21,60 +21,9 @@ BANNED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
-    """One compiled variant of a kernel: its name, texts, and bytes of shared memory."""
-
-    name: str
-    ptx: str
-    ttgir: str
-    shared: int
-
-
-class _Hopper:
-    """What Triton asks of a driver before it compiles; nothing is ever launched through it."""
-
-    def get_current_target(self) -> object:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 1 << 20  # no real device: its cache of compiled kernels stays apart
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-@contextmanager
-def compiled_launches() -> Iterator[list[Compiled]]:
-    """A context in which every Triton launch is compiled for cuda:90 instead of run; yields the list it fills.
-
-    Launchers may be called with CPU tensors: only dtypes, strides and alignment matter, outputs stay unwritten.
-    """
-    from triton.runtime import driver
-    from triton.runtime.jit import JITFunction
-
-    run, active, found = JITFunction.run, driver._active, []
-
-    def compile_only(self: JITFunction, *args: object, grid: object, warmup: bool, **options: object) -> None:
-        kernel = run(self, *args, grid=grid, warmup=True, **options)
-        found.append(
-            Compiled(
-                name=self.fn.__name__,
-                ptx=kernel.asm["ptx"],
-                ttgir=kernel.asm["ttgir"],
-                shared=kernel.metadata.shared,
-            )
-        )
-
-    driver.set_active(_Hopper())
-    JITFunction.run = compile_only
-    try:
-        yield found
-    finally:
-        JITFunction.run = run
-        driver._active = active
+def compiled_launches() -> AbstractContextManager[list[Variant]]:
+    """A context in which every Triton launch is compiled for Hopper instead of run; it gives the list it fills."""
+    return dry_launches(90)
 
 
 def offences(ptx: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Gated delta rule against native kernels: `python -m bench.gdn [--quick]`, in CUDA graphs, paired in one process.
 
 Peers: flash-linear-attention's chunk kernels for the forward and the backward, and for decode our own fp32 recurrent

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Kernels and inputs of the gated delta rule's benchmark, and their compilation without a device."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Bit laws of the gated delta rule at the size of a real model, and its errors against float64."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The gated delta rule's five columns by three rows: `python -m bench.gdn_table [--quick]`, in CUDA graphs, paired.
 
 Columns: native (FLA's chunk kernels; our tuned fp32 step), chunk everywhere, recurrent everywhere, CPR, RXC. Rows:

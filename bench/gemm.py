@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Dense products against cuBLAS: `python -m bench.gemm [--quick]`; weights rotate so that L2 is as cold as in a model.
 
 Every variant is compiled first, without the device, in one process a core; then its bits are compared with the first

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Launches of the dense products to choose from: what `python -m bench.gemm --quick` compares."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What guard and ledger cost on a CPU: imports, installation, one region call, one step.
 
 usage: python bench/guard_overhead.py GENERATED CONTRACT [SAVE.json]

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The MoE layer against vLLM's fused experts and cuBLAS: `python -m bench.moe [--quick]`.
 
 Weights of all experts exceed L2, so that no run is warm by accident; ours and the peer's run in turn in CUDA graphs.

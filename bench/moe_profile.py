@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Device time of each kernel of a MoE layer, ours and vLLM's: `python -m bench.moe_profile`."""
 
 from __future__ import annotations

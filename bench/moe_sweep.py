@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Launches of the expert projections, timed and their bits compared: `python -m bench.moe_sweep [--schedules]`.
 
 Every variant is compiled first, without the device, in one process a core.

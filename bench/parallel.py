@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Collectives and MoE layouts on several GPUs of one host: `python -m bench.parallel [--ranks 2] [--quick]`.
 
 First the bits: reductions on both sides of the threshold, expert and tensor parallelism, sequence scattered or not,

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Row-wise kernels against torch: `python -m bench.rowwise [--quick]`. Inputs rotate, so that L2 is cold.
 
 All of these move bytes: the goal is 85 % of the copy bandwidth that this run measures, wherever a call is long enough.

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A decode step and a trainer layer of a dense contract against stock kernels: `python -m bench.step [--quick]`.
 
 Ours are the generated package's sm90 kernels; stock is cuBLAS, vLLM's norms, activation, rotary and FlashAttention 3,

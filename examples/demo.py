@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Stock frameworks disagree, bound ones do not: a tiny Qwen3 on a CPU, sampled by vLLM and trained by Megatron-core.
 
 usage: python -m examples.demo [PLOT.png]

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The engine of the demo, a process of its own. usage: python -m examples.demo_engine FOLDER CONTRACT
 
 An empty CONTRACT starts the stock engine.

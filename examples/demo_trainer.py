@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The trainer of the demo, a process of its own. usage: python -m examples.demo_trainer FOLDER CONTRACT stock|bound
 
 `stock` scores the stock engine's samples with Megatron-core's own layers. `bound` shakes hands with the bound engine

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A tiny model, dense or with experts, with random weights on disk, and prompts of uneven length."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Which laws each claim of a contract needs, and for which of them a package has evidence that counts."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What the commands share: options, exit codes, reading a contract, and how problems and drift are said."""
 
 from __future__ import annotations

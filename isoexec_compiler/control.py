@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Negative controls: a comparison that never fails shows nothing, so every law is seen to fail once."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Seeded arguments for the laws: ordinary rows, and rows on which another order of a sum shows."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Evidence: what `prove` found, as records that outlive the run and count only for what they were made of.
 
 A record is `evidence/<target>/<SHA-256 of its bytes>.json` in a package. It counts for a kernel while the kernel's

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What a law is, and what it finds. Each file of `isoexec_compiler/laws/` holds one, as `LAW`."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The machine and the toolchain that evidence comes from, found without importing torch or Triton."""
 
 from __future__ import annotations

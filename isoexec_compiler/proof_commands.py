@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The commands about evidence: `prove`, `reveal` and `support`."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What `prove` says: a line for every law on every kernel, then a table; and the support table of the docs."""
 
 from __future__ import annotations

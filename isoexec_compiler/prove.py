@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Examine the laws of a contract's own generated kernels on the device, and write what was found as evidence."""
 
 from __future__ import annotations

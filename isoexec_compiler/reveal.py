@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The order in which a matrix product really adds, found from its outputs alone.
 
 After FPRev (Xie et al., 2024, arXiv 2411.00442). Let term i of a sum be M, term j be -M, some others one and the rest

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Slots in the order of their experts, for calls of expert kernels: integers only, without a transfer to the host."""
 
 from __future__ import annotations

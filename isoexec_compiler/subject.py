@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What a law examines: one kernel module of a package, imported, on its device, with arguments drawn to its size."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """One call of a kernel module's function, with all that a law may ask about it."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What the tests of proofs share: tiny_dense for the cpu target alone, compiled, its kernels as subjects of laws."""
 
 from __future__ import annotations

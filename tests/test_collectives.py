@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Collectives over real gloo processes: every layout gives the bits of one rank.
 
 One start a group size runs all checks. The parent draws all parts and computes what one rank finds; the ranks, forked

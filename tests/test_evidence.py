@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Evidence counts for what it was made of, and for nothing else."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The laws that `prove` examines hold on right kernels and are seen to fail on wrong ones."""
 
 from __future__ import annotations

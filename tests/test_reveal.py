@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Trees found from outputs: ours, wrong ones, and torch's own."""
 
 from __future__ import annotations

@@ -53,9 +53,29 @@ def _arguments(op: str, a: Mapping[str, Any], dtype: torch.dtype, device: str) -
                 values(70, a[h], a["head_dim"], seed=s) for s, h in enumerate(("q_heads", "kv_heads", "kv_heads"))
             )
             return "attention", (q, k, v, integers(0, 1, 70, dtype=torch.int32))
+        case "router":
+            return "router", (values(ROWS, a["hidden"]), values(a["experts"], a["hidden"], seed=2))
+        case "expert_gate_up" | "expert_down" | "expert_act" | "expert_combine":
+            return op, _expert_arguments(op, a, values, integers)
         case "log_softmax":
             return "log_softmax", (values(ROWS, a["vocab"], dtype=torch.float32),)
     return "", ()
+
+
+def _expert_arguments(op: str, a: Mapping[str, Any], values: Any, integers: Any) -> tuple[Any, ...]:
+    """Every token's slots in order, the first three at one expert and the others at the next."""
+    slots = ROWS * a["top_k"]
+    order = integers(*range(slots), dtype=torch.int32)
+    weights = values(ROWS, a["top_k"], seed=3, dtype=torch.float32)
+    offsets = integers(0, 3, slots, dtype=torch.int32)
+    match op:
+        case "expert_gate_up":
+            return values(ROWS, a["hidden"]), values(2, 2 * a["width"], a["hidden"], seed=2), order, offsets
+        case "expert_act":
+            return values(slots, 2 * a["width"]), weights, order
+        case "expert_down":
+            return values(slots, a["width"]), values(2, a["hidden"], a["width"], seed=2), order, offsets
+    return values(ROWS, a["top_k"], a["hidden"], dtype=torch.float32), weights
 
 
 @torch.no_grad()
@@ -68,5 +88,6 @@ def probe() -> dict[str, str]:
         function, arguments = _arguments(described["op"], described["attributes"], contract.dtype, device)
         if function:
             result = BOUND.table[region, function](*arguments)
-            found[region] = f"{fingerprint(result):016x}"
+            parts = result if isinstance(result, tuple) else (result,)
+            found[region] = "".join(f"{fingerprint(part):016x}" for part in parts)
     return found

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Embedding rows copied; shards of the vocabulary joined by bits."""
 
 from __future__ import annotations

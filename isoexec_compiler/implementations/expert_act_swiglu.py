@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """SwiGLU of the routed experts with one rounding."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The expert rows of a token, added in the order of its slots and rounded once."""
 
 from __future__ import annotations

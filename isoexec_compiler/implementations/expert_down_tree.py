@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Grouped GEMM of the experts' second projection as a balanced tree of leaves along k."""
 
 from __future__ import annotations

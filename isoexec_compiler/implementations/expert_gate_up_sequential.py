@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Grouped GEMM of the experts' first projection, each sum in order of k."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Log-softmax over a vocabulary cut into leaves, each read once."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Residual addition, one rounding."""
 
 from __future__ import annotations

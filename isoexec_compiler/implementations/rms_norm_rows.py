@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """RMSNorm, each row summed by one explicit tree of adjacent pairs."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Rotary from a table of cosines and sines that the generated code computes itself."""
 
 from __future__ import annotations

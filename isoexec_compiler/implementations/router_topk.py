@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Router with fp32 logits, selection by a total order, and sums in a stated order."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Routed experts plus gated shared expert, rounded once."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Gate of the shared expert, its dot product one explicit tree of adjacent pairs."""
 
 from __future__ import annotations

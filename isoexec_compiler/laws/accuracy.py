@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A kernel computes its op: its results lie within rounding of the float64 reference."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Attention of a whole sequence, of chunks against a paged cache, and of single rows is one function of a row."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The causal convolution of a whole sequence, of chunks that resume, and of single steps is one function of a row."""
 
 from __future__ import annotations

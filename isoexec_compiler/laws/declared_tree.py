@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The compiled product adds in the order of its declared tree, in every bucket of its launch table."""
 
 from __future__ import annotations

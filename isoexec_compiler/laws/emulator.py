@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The cpu kernel has the bits of the GPU kernel, where its implementation says so."""
 
 from __future__ import annotations

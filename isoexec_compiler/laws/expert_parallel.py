@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Ranks that share the experts compute every row with the bits of one rank that holds them all."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """No free launch parameter moves a bit: every bucket's values at every number of rows, then the declared choices."""
 
 from __future__ import annotations

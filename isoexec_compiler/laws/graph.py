@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A captured CUDA graph replays the bits of the eager call."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A kernel gives one pattern of bits, however often it runs, and writes every element of its outputs."""
 
 from __future__ import annotations

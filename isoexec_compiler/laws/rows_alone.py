@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A row has its bits whatever rows are computed with it, wherever it stands among them."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The ranks of every claimed size compute together the bits of one rank."""
 
 from __future__ import annotations

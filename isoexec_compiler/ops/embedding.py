@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Rows of a table selected by token id."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """SwiGLU between the projections of an expert, times the router's weight where the model puts it there."""
 
 from __future__ import annotations

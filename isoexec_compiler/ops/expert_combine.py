@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The sum of a token's expert rows."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The second projection of the routed experts, its summed axis cut into the leaves of a tree."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The first projection of the routed experts: each row by the weight of its expert."""
 
 from __future__ import annotations

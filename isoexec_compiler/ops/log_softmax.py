@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Log-probabilities of the next token from logits."""
 
 from __future__ import annotations

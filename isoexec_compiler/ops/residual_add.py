@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Addition to the residual stream."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Root-mean-square normalisation of each row, optionally after adding a residual."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Rotary position embedding: the first `rotary_dim` elements of each head turned by position-dependent angles."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Routing of tokens to experts: scores, the top k of a total order, and their weights."""
 
 from __future__ import annotations

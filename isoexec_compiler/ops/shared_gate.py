@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The gate of the shared expert: one number a token."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The gated activation of the MLP."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Megatron-core, the trainer: recomputes log-probabilities and differentiates them."""
 
 from isoexec_compiler.registry import Runtime

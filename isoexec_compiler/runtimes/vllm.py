@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """vLLM, the engine: samples, and reports the log-probability of every sampled token."""
 
 from isoexec_compiler.registry import Runtime

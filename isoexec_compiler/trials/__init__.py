@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """How an op is tried: one op a file, with the calls that laws make of its kernels and, where it can be cut, its ranks.
 
 `calls(attributes, rows, draw)` returns a `Call` by the name of the kernel module's function. `sharded(module,

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Attention of packed sequences and of one-row sequences against a paged cache; heads on ranks."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Causal convolutions over whole sequences: a row of the batch is a sequence."""
 
 from __future__ import annotations

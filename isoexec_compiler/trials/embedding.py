@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Rows of a table; shards of the vocabulary on ranks."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Gated activations of the rows of experts; columns of gate and up on ranks."""
 
 from __future__ import annotations

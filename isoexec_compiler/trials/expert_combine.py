@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Sums over the slots of a token, alone and after the nodes of two ranks."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Activations by the second projection of their experts; leaves or experts on ranks."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Tokens by the first projection of their experts; columns or experts on ranks."""
 
 from __future__ import annotations

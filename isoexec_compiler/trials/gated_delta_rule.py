@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The gated delta rule over whole sequences: a row of the batch is a sequence that passes a chunk edge."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Gated norms of heads; a head in another order."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The gates of the gated delta rule; value heads on ranks."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Log-probabilities; the vocabulary in another order, and its leaves on ranks."""
 
 from __future__ import annotations

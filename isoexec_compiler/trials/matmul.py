@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Products of rows with a weight; the summed axis in another order; columns or leaves on ranks."""
 
 from __future__ import annotations

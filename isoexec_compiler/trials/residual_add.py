@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Sums of two rows."""
 
 from __future__ import annotations

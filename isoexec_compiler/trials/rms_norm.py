@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Norms of rows, with and without a residual; the row in another order."""
 
 from __future__ import annotations

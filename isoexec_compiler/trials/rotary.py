@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Heads turned by their position; heads on ranks."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Logits of the experts and their choice; the summed axis in another order."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The routed experts' sum and the gated shared expert."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The gate of the shared expert; the summed axis in another order."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Gated rows; their columns on ranks."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The promise on a real device: vLLM with CUDA graphs and Megatron-core at the sizes of Qwen3-0.6B, random weights.
 
 usage: python -m tests.gpu.e2e_h200 --out DIR [--generated generated] [--contract qwen3_0_6b] [--requests 448]

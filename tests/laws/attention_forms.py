@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Attention in its forms: packed prefill, chunks against a paged cache, single rows; and comparisons of their bits."""
 
 from __future__ import annotations

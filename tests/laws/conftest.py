@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws run on every place this process offers; an interpreting process repairs the interpreter first."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Inputs and drivers of the gated delta rule's laws: packs of sequences, splits, steps."""
 
 from __future__ import annotations

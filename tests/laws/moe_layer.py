@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A whole MoE layer of rendered kernels, for laws."""
 
 from __future__ import annotations

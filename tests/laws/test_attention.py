@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws of attention_blocks: packed prefill, chunks against a paged cache and single rows are one function of a row."""
 
 from __future__ import annotations

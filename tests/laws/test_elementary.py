@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Our exp and log: accuracy, special values, and Triton text with the bits of the torch text."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws of embedding_gather: rows move bit for bit, on any number of ranks."""
 
 from __future__ import annotations

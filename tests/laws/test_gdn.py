@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws of the exact gated delta rules: prefill, any split, resume and decode give a row the same bits."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What the compiled kernels of the gated delta rule may hold: no atomics, no unfused surprise, one operand width."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The laws once more, on Triton text in the interpreter, which needs a process of its own for each file."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws of log_softmax_leaves: one value for a row, whoever holds which part of the vocabulary."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Matrix products, sequential and tree: a row has its bits in any batch, under any free launch, in any shard of N."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The tree product: tensor-parallel ranks together have the bits of one, for their sums are nodes of one tree."""
 
 from __future__ import annotations

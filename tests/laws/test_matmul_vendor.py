@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Where a contract may bind cuBLAS: shapes and rows at which it was seen to have the bits of the sequential product."""
 
 from __future__ import annotations

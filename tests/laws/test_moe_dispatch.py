@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Dispatch laws: a stable sort by expert, exact for every load."""
 
 from __future__ import annotations

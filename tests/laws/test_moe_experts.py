@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws of the routed experts: a token's row is a function of the token and its experts, on any layout."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What the MoE kernels become on Hopper, without a GPU: no atomics, no approximate or contracted arithmetic."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Router laws: the order of choice is total, a token's routing does not depend on the tokens beside it."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws of residual_add_rows."""
 
 from __future__ import annotations

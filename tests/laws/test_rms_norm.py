@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws of rms_norm_rows: a row's bits depend on the row alone, on every target and for every launch."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws of rotary_table: the table, the turn, the part that is left alone."""
 
 from __future__ import annotations

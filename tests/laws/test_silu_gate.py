@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Laws of silu_gate_rows."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What an engine reported against what a trainer computed: counts of differing bits, never a tolerance."""
 
 from __future__ import annotations

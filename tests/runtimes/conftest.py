@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """One engine process and one trainer process for many cells: starting them is what costs."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A real engine in its own process: samples in several ways. usage: engine_process.py JOB.json
 
 Job: generated, contract (empty: the stock engine), model, out (folder), runs: a list of

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Gradients of a layer of experts on every layout against float64: they promise no bits, so a tolerance is right."""
 
 from __future__ import annotations

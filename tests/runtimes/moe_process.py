@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """One rank of a trainer with experts that goes through many layouts. usage: moe_process.py JOB.json RANK
 
 Job: name, contract, generated, model, out (folder), port, world (ranks), run (name of engine_process.py's file there),

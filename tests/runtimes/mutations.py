@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Small wrongs, each put into one side only: the test of the tests. A mutation replaces functions behind the guard."""
 
 from __future__ import annotations

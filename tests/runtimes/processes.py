@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Real engines and trainers as processes of their own: jobs in, files of results out."""
 
 from __future__ import annotations

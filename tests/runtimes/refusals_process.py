@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What a real engine refuses, in one process. usage: refusals_process.py JOB.json RANK
 
 Writes {check: what it said} to OUT/refusals.json; an empty answer means that nothing was refused.

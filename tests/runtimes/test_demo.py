@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The demo, shortened: stock against stock differs, and two steps of learning with weight sync differ nowhere."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The promise: however the engine scheduled a request and however the trainer is cut, no bit of a log-prob differs.
 
 Each cell compares the log-probabilities of all sampled tokens (and of prompts, where the engine reports them) and the

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """One training step with the contract's forward: the gradient of every parameter against a float64 model.
 
 The forward is exact by contract; gradients promise no bits, so here a tolerance is right: bf16 keeps 8 bits, and errors

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What the guard, the ledger and the audit refuse; each check is seen to fail."""
 
 from __future__ import annotations

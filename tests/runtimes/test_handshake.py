@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Each way in which a handshake or a weight sync can be faulty, injected: refused, with a reason, and nothing moved."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Experts end to end: a compiled engine, a trainer of four ranks on every layout (tensor, sequence, expert parallel).
 
 An engine's batches, chunks and cached prefixes send other tokens to an expert at the same time than the trainer does,

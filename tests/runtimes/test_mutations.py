@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A test of the tests: one small wrong in the trainer alone, and the comparison must see it.
 
 In bf16 a rounding after each region hides some wrong orders from the log-probabilities and from the rows; in fp32

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Negative controls on a real engine: what breaks the contract is refused by name, and nothing was synchronised."""
 
 from __future__ import annotations

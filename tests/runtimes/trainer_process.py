@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """One rank of a trainer: scores what engines sampled. usage: trainer_process.py JOB.json RANK
 
 Job: name, contract, generated, model, tp, sp, ep, world (ranks), port, out (folder), runs (names of engine_process.py's

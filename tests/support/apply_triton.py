@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Small Triton kernels for controls and comparisons."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Tensors as bits: laws compare integers, so that -0.0 is not +0.0 and equal NaNs are equal."""
 
 from __future__ import annotations

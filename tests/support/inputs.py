@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Fresh seeded inputs, ordinary and hazardous."""
 
 from __future__ import annotations

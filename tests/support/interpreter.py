@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Triton's interpreter made sound for bfloat16 and for the order of dots.
 
 Up to 3.9 it keeps bfloat16 as raw uint16 words: arithmetic and dots multiply the words, and the cast from fp32 does not

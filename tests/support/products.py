@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Sizes, launches and modules that the laws of the matrix products share."""
 
 from __future__ import annotations

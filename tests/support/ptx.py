@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Triton kernels compiled for Hopper without a GPU, with the specialisation a real launch would have; and PTX scans."""
 
 from __future__ import annotations

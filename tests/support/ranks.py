@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Real gloo processes, forked from this one: one call runs a function on every rank of a group."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """One kernel rendered as the compiler renders it, imported from a throw-away package."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Support modules as a generated package has them, imported from a throw-away package."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Where laws run in this process: the cpu kernels always; the Triton kernels on a Hopper GPU, or interpreted.
 
 Triton decides when a kernel is defined whether it is interpreted, so a process that starts with TRITON_INTERPRET=1 is

@@ -15,7 +15,6 @@ from megatron.core.tensor_parallel.mappings import (
 
 from .. import package
 from ..expert_regions import KERNELS
-from ..guard import GuardError
 from ..regions import ops
 from ..routed_experts import experts_by_owner, experts_by_width, routed_experts
 from ..weights import Piece, columns, rows, whole
@@ -25,7 +24,8 @@ class Experts(torch.nn.Module):
     """Router, experts and their sum, [s, b, H] -> [s, b, H].
 
     With expert parallelism each rank owns whole experts, and tokens travel to their owners; without, each rank of tensor
-    parallelism holds a share of every expert's width, and the nodes of all ranks are added before the slots.
+    parallelism holds a share of every expert's width, and the nodes of all ranks are added before the slots. Raises
+    ValueError when the process groups cut experts in another way.
     """
 
     def __init__(self, config: Any, pg_collection: ProcessGroupCollection, **_: Any) -> None:
@@ -36,7 +36,7 @@ class Experts(torch.nn.Module):
         self.expert_parallel = self.ep.size() > 1
         due = 1 if self.expert_parallel else self.tp.size()
         if width.size() != due:
-            raise GuardError((f"expert_tensor_parallel_size is {width.size()}, the contract needs {due} in this layout",))
+            raise ValueError(f"expert_tensor_parallel_size is {width.size()}, the contract needs {due} in this layout")
         self.experts, hidden = figures["num_experts"], figures["hidden_size"]
         self.width = figures["moe_intermediate_size"]
         owned, share = self.experts // self.ep.size(), self.width // due

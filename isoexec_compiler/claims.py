@@ -42,7 +42,6 @@ the comparison could not have failed (`blind`), so that it shows nothing.
 
 Read the record that the message names. Correct the kernel, or do not claim what it does not keep.
 """,
-    severity="warning",
 )
 ALTERED = Code(
     id="L333",
@@ -52,8 +51,8 @@ own counts imply: it was edited, cut off, or merged.
 
 Restore it from version control, or run `isoexec prove` again.
 """,
-    severity="warning",
 )
+AGAINST = frozenset({REFUTED.id, ALTERED.id})
 EVERY_KERNEL = "every kernel"
 
 

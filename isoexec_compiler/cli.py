@@ -98,8 +98,9 @@ def verify(
             problems, drifts = pipeline.verify_deep(package, folder)
         if not (problems or drifts):
             lacking = claims.shortfalls(package.plan, package.facts, package.tree, folder)
-            drifts = lacking if require_evidence else ()
-            sys.stderr.write("" if require_evidence else drifts_text(lacking, path, folder, Format.TEXT))
+            drifts = lacking if require_evidence else tuple(one for one in lacking if one.code in claims.AGAINST)
+            if quiet := len(lacking) - len(drifts):
+                sys.stderr.write(f"{package.plan.contract}: {quiet} claims lack evidence; --require-evidence lists them\n")
         wrong |= bool(problems or drifts)
         sys.stdout.write(problems_text(problems, {}, format) + drifts_text(drifts, path, folder, format))
         if not (problems or drifts) and chosen(format) is not Format.JSON:

@@ -100,7 +100,8 @@ def verify(
             lacking = claims.shortfalls(package.plan, package.facts, package.tree, folder)
             drifts = lacking if require_evidence else tuple(one for one in lacking if one.code in claims.AGAINST)
             if quiet := len(lacking) - len(drifts):
-                sys.stderr.write(f"{package.plan.contract}: {quiet} claims lack evidence; --require-evidence lists them\n")
+                note = f"{quiet} claims lack evidence; --require-evidence lists them"
+                sys.stderr.write(f"{package.plan.contract}: {note}\n")
         wrong |= bool(problems or drifts)
         sys.stdout.write(problems_text(problems, {}, format) + drifts_text(drifts, path, folder, format))
         if not (problems or drifts) and chosen(format) is not Format.JSON:

@@ -75,8 +75,6 @@ class Workplace:
     """A generated package of a tiny contract in one dtype, with a model and a folder for results."""
 
     def __init__(self, root: Path, dtype: str, base: str = "tiny_dense") -> None:
-        pytest.importorskip("vllm", reason="the real vLLM is what is tested")
-        pytest.importorskip("megatron.core", reason="the real Megatron-core is what is tested")
         self.contract = base if dtype == "bf16" else f"{base}_{dtype}"
         text = (CONTRACTS / f"{base}.yaml").read_text()
         text = text.replace(f"contract: {base}", f"contract: {self.contract}").replace("dtype: bf16", f"dtype: {dtype}")

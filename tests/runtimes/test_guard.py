@@ -48,7 +48,6 @@ def observed(package: SimpleNamespace, **changed: object) -> object:
 
 
 def test_clean(package: SimpleNamespace) -> None:
-    pytest.importorskip("megatron.core", reason="its version is what is checked")
     package.guard.install(observed(package))
     assert package.regions.BOUND.ledger.holds("INSTALL")
 

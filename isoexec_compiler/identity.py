@@ -69,26 +69,27 @@ def text_digest(text: str) -> str:
 
 
 def normalised(source: str) -> str:
-    """Python source without comments, docstrings and blank lines: what of a kernel's text can move a bit."""
-    lines: list[list[str]] = []
-    statement: list[str] = []
-    indent = 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        match token.type:
-            case tokenize.COMMENT | tokenize.NL | tokenize.ENCODING | tokenize.ENDMARKER:
-                pass
-            case tokenize.INDENT:
-                indent += 1
-            case tokenize.DEDENT:
-                indent -= 1
-            case tokenize.NEWLINE:
-                lines.append([str(indent), *statement])
-                statement = []
-            case tokenize.STRING if not statement:
-                statement.append('""')
-            case _:
-                statement.append(token.string)
-    return "\n".join(" ".join(line) for line in lines if line[1:] != ['""']) + "\n"
+    """Python source without comments and docstrings: what of a kernel's text can move a bit.
+
+    The rest stays as it is written, line by line: a tokeniser's own view of it differs between Python versions.
+    """
+    lines: list[str | None] = list(source.splitlines())
+    for (row, column), (end_row, end_column) in sorted(_remarks(source), reverse=True):
+        rest = f"{lines[row - 1] or ''}"[:column] + f"{lines[end_row - 1] or ''}"[end_column:]
+        lines[row - 1 : end_row] = [rest.rstrip() if rest.strip() else None]
+    return "\n".join(line for line in lines if line is not None) + "\n"
+
+
+def _remarks(source: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where comments and strings that stand alone as a statement begin and end."""
+    tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type != tokenize.NL]
+    yield from ((token.start, token.end) for token in tokens if token.type == tokenize.COMMENT)
+    code = [token for token in tokens if token.type != tokenize.COMMENT]
+    opening = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    for i, token in enumerate(code[:-1]):
+        alone = (i == 0 or code[i - 1].type in opening) and code[i + 1].type == tokenize.NEWLINE
+        if token.type == tokenize.STRING and alone:
+            yield token.start, token.end
 
 
 def facts(plan: Plan, tree: Tree, templates: Templates) -> dict[str, Value]:

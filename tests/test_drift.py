@@ -167,7 +167,7 @@ def test_comment_in_a_template_rotates_the_deployment_alone(
 ) -> None:
     templates = template_files.load()
     path = "kernels/matmul_tree/torch.py.jinja"
-    texts = {**templates.texts, path: templates.texts[path] + "\n# a remark\n"}
+    texts = {**templates.texts, path: templates.texts[path] + "# a remark\n"}
     monkeypatch.setattr(template_files, "load", lambda: replace(templates, texts=texts))
     after = build()
     changed = {key for key, _, _ in drift.changes(compiled.facts, after.facts) if key.startswith("identity.")}

@@ -21,6 +21,7 @@ import json
 import struct
 import tokenize
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from isoexec_compiler.plan import Plan
 from isoexec_compiler.registry import Value
@@ -68,6 +69,7 @@ def text_digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
+@cache
 def normalised(source: str) -> str:
     """Python source without comments and docstrings: what of a kernel's text can move a bit.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from isoexec_compiler.plan import Binding, Kernel, Plan
@@ -37,10 +38,16 @@ def literal(value: object) -> str:
 
 def environment(templates: Templates) -> jinja2.Environment:
     """Jinja with undefined names as errors, `#%` line statements, and every value written as a Python literal."""
+    return _environment(tuple(templates.texts.items()))
+
+
+@lru_cache(maxsize=2)
+def _environment(texts: tuple[tuple[str, str], ...]) -> jinja2.Environment:
+    """One environment for equal texts: compiling the templates is a third of a verify."""
     import jinja2
 
     return jinja2.Environment(
-        loader=jinja2.DictLoader(dict(templates.texts)),
+        loader=jinja2.DictLoader(dict(texts)),
         undefined=jinja2.StrictUndefined,
         finalize=literal,
         line_statement_prefix="#%",
@@ -95,8 +102,9 @@ def kernel_texts(contract: str, kernel: Kernel, templates: Templates, env: jinja
 
 
 def masked(kernel: Kernel) -> Kernel:
-    """The kernel with its free launch parameters hidden: what is left of the text belongs to the numerical policy."""
-    return replace(kernel, free_launch=((None, {}),))
+    """The kernel without its free launch parameters and its name: what is left of the text is numerical policy, and
+    equal for regions that agree."""
+    return replace(kernel, free_launch=((None, {}),), region="", cases=(), tree=None)
 
 
 def _kernel_header(contract: str, kernel: Kernel) -> str:

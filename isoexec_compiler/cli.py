@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 a contract or a tree is wrong, 2 usage or a broken install
 
 from __future__ import annotations
 
+import gc
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -189,5 +190,6 @@ def _emit(data: bytes, path: Path, level: Level, format: Format | None) -> str:
 
 
 def main() -> None:
-    """The `isoexec` program."""
+    """The `isoexec` program: short-lived, so that collecting garbage is a tenth of its time for nothing."""
+    gc.disable()
     app()

@@ -105,7 +105,12 @@ def standings(plan: Plan, facts: Facts, tree: Tree, folder: Path, *, here: bool)
     for _, record in evidence.read(folder):
         if record:
             records.setdefault((record.target, record.module, record.law), []).append(record)
-    digests = {k.path: evidence.kernel_digest(k, facts, tree) for k in plan.kernels}
+    known_modules = {(target, module) for target, module, _ in records}
+    digests = {
+        kernel.path: evidence.kernel_digest(kernel, facts, tree)
+        for kernel in plan.kernels
+        if (kernel.target, kernel.module) in known_modules
+    }
     tools = {target: machine.toolchain(target) for target in plan.targets} if here else {}
     found = []
     for need in needs(plan):

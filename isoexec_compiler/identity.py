@@ -16,10 +16,9 @@ deployment          (per target) IN: the numerical policy digest; free launch pa
 from __future__ import annotations
 
 import hashlib
-import io
 import json
+import re
 import struct
-import tokenize
 from collections.abc import Iterator, Mapping
 from functools import cache
 
@@ -29,6 +28,14 @@ from isoexec_compiler.render import Tree, environment, kernel_texts, masked
 from isoexec_compiler.template_files import Templates
 
 Facts = Mapping[str, Value]
+# What can hold a `#` or a quote that is not one, and the brackets inside which a string is no statement.
+LEXEME = re.compile(
+    r"""[rbuf]{0,2}(?:\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+    r"|#[^\n]*|[()\[\]{}]",
+    re.DOTALL | re.IGNORECASE,
+)
+STATEMENT_END = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|$)")
+CUT = "\0"
 
 
 def canonical(value: object) -> bytes:
@@ -75,23 +82,33 @@ def normalised(source: str) -> str:
 
     The rest stays as it is written, line by line: a tokeniser's own view of it differs between Python versions.
     """
-    lines: list[str | None] = list(source.splitlines())
-    for (row, column), (end_row, end_column) in sorted(_remarks(source), reverse=True):
-        rest = f"{lines[row - 1] or ''}"[:column] + f"{lines[end_row - 1] or ''}"[end_column:]
-        lines[row - 1 : end_row] = [rest.rstrip() if rest.strip() else None]
-    return "\n".join(line for line in lines if line is not None) + "\n"
+    text, end = [], 0
+    for start, stop in _remarks(source):
+        text += [source[end:start], CUT]
+        end = stop
+    lines = "".join([*text, source[end:]]).splitlines()
+    kept = (line.replace(CUT, "").rstrip() if CUT in line else line for line in lines)
+    return "\n".join(line for line, old in zip(kept, lines, strict=True) if line or CUT not in old) + "\n"
 
 
-def _remarks(source: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+def _remarks(source: str) -> Iterator[tuple[int, int]]:
     """Where comments and strings that stand alone as a statement begin and end."""
-    tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type != tokenize.NL]
-    yield from ((token.start, token.end) for token in tokens if token.type == tokenize.COMMENT)
-    code = [token for token in tokens if token.type != tokenize.COMMENT]
-    opening = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-    for i, token in enumerate(code[:-1]):
-        alone = (i == 0 or code[i - 1].type in opening) and code[i + 1].type == tokenize.NEWLINE
-        if token.type == tokenize.STRING and alone:
-            yield token.start, token.end
+    depth = 0
+    for lexeme in LEXEME.finditer(source):
+        start, stop = lexeme.span()
+        match source[start]:
+            case "(" | "[" | "{":
+                depth += 1
+            case ")" | "]" | "}":
+                depth -= 1
+            case "#":
+                yield start, stop
+            case "f" | "F":
+                pass
+            case _ if not depth and STATEMENT_END.match(source, stop):
+                line = source.rfind("\n", 0, start) + 1
+                if not source[line:start].strip() and source[line - 2 : line] != "\\\n":
+                    yield start, stop
 
 
 def facts(plan: Plan, tree: Tree, templates: Templates) -> dict[str, Value]:

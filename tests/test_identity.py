@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import struct
+import tokenize
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from isoexec_compiler.identity import canonical, digest, identities, normalised
 
+ROOT = Path(__file__).parents[1]
 GOLDEN = [
     ({}, b"{}"),
     ({"b": 1, "a": True}, b'{"a":true,"b":1}'),
@@ -94,6 +98,33 @@ def test_normalised_source_ignores_comments_and_docstrings_only() -> None:
         assert normalised(source) != normalised(source.replace("X = 1", other))
     assert normalised("if a:\n    b\nc\n") != normalised("if a:\n    b\n    c\n")
     assert normalised("x = '''a\n\n# b'''\n") == "x = '''a\n\n# b'''\n"
+    assert normalised('x = (\n    "a"\n)\ny = \\\n"b"\n"c"  # d\n') == 'x = (\n    "a"\n)\ny = \\\n"b"\n'
+
+
+def test_normalised_source_has_the_tokens_of_the_source() -> None:
+    """Every generated file, through Python's own tokeniser: all tokens but comments and strings that stand alone."""
+    texts = [path.read_text() for path in sorted((ROOT / "generated").glob("*/**/*.py"))]
+    assert len(texts) > 100
+    for text in texts:
+        stripped = normalised(text)
+        assert essential(stripped) == essential(text)
+        assert "#" not in {token.string[:1] for token in tokens(stripped)}
+
+
+def tokens(text: str) -> list[tokenize.TokenInfo]:
+    return [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type != tokenize.NL]
+
+
+def essential(text: str) -> list[str]:
+    """The tokens of a source without comments, layout, and statements that are one string."""
+    statements: list[list[tokenize.TokenInfo]] = [[]]
+    for token in tokens(text):
+        if token.type == tokenize.NEWLINE:
+            statements.append([])
+        elif token.string.strip() and token.type != tokenize.COMMENT:
+            statements[-1].append(token)
+    kept = (s for s in statements if [token.type for token in s] != [tokenize.STRING])
+    return [token.string for statement in kept for token in statement]
 
 
 def test_each_identity_follows_its_own_facts() -> None:

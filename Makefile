@@ -2,7 +2,7 @@ PYTHON := $(shell for p in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python3
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
-CONTRACT ?= contracts/qwen3_0_6b.yaml
+CONTRACT ?= contracts/qwen3_5_35b_a3b.yaml
 CONTRACTS := $(wildcard contracts/*.yaml)
 export OMP_NUM_THREADS ?= 1
 

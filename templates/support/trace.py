@@ -8,6 +8,7 @@ over ranks, the root is digested before it is rounded: rounding to bf16 hides ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,8 +35,15 @@ def widths() -> dict[str, int]:
     largest = max(int(size) for size in contract.sizes("tp"))
     model = contract.model
     head, shard = model["head_dim"], model.get("moe_intermediate_size", model.get("intermediate_size")) // largest
-    found = dict.fromkeys(("qkv", "q_norm", "k_norm", "rope", "attn"), head)
+    found = dict.fromkeys(("qkv", "q_norm", "k_norm", "rope", "attn", "attn_gate"), head)
     found |= dict.fromkeys(("gate_up", "act", "expert_gate_up", "expert_act"), shard)
+    if "gdn_core" in contract.contract["regions"]:
+        key, value = model["linear_key_head_dim"], model["linear_value_head_dim"]
+        found |= {"gdn_conv": math.gcd(key, value), "gdn_qk_norm": key, "gdn_core": value, "gdn_norm": value}
+        found |= dict.fromkeys(("gdn_in", "gdn_gates"), math.gcd(key, value, model["linear_num_value_heads"] // largest))
+    if "shared_gate" in contract.contract["regions"]:
+        found |= dict.fromkeys(("shared_gate_up", "shared_act"), model["shared_expert_intermediate_size"] // largest)
+        found["shared_gate"] = 1
     return found | {"head": model["vocab_size"] // largest}
 
 
@@ -68,7 +76,7 @@ def collecting() -> Iterator[Trace]:
         if operator == "combine_slots":
             roots = tree_sum(arguments[0])
             seen.setdefault("expert_down", []).append(row_digests(roots.flatten(0, 1)).unique())
-        if operator == "router":
+        if operator in ("router", "gdn_gates"):
             result = torch.cat((result[0].float(), result[1]), dim=1)
         rows = _root(region, operator, arguments, result.detach())
         seen.setdefault(region, []).append(row_digests(rows.reshape(-1, cut.get(region, rows.shape[-1]))).unique())

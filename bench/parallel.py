@@ -1,155 +1,125 @@
-"""Collectives and MoE layouts on several GPUs of one host: `python -m bench.parallel [--ranks 2] [--quick]`.
+"""Collectives of several GPUs of one host against NCCL's: `python -m bench.parallel [--ranks 2]`.
 
-First the bits: reductions on both sides of the threshold, expert and tensor parallelism, sequence scattered or not,
-each against one GPU. Then times against NCCL's own reductions, in CUDA graphs. NVLink multicast stays off.
+Reductions of fp32 nodes from 64 KiB to 168 MB, in CUDA graphs. NVLink multicast stays off, on both sides.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 
 from bench import harness
-from tests.laws.moe_layer import LARGE, Moe, share
-from tests.support.bits import assert_same_bits, differing
+from bench.gpus import on_gpus
 from tests.support.inputs import normal
 from tests.support.rendering import render_kernel
 from tests.support.support_modules import support_module
 
 HIDDEN = 2048
 NVLINK_BYTES_PER_MS = 4.5e8
-# fp32 parts of 64 KiB, 256 KiB, 1, 8, 64 and 168 MB.
-ROWS = (8, 32, 128, 1024, 8192, 20480)
-REPEATS = 10
+# Nodes of 64, 128, 256, 512 KiB, 1, 2, 4, 8, 16, 64 MiB and 168 MB.
+ROWS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192, 20480)
+REPEATS = 20
+PAUSE = 1_000_000  # cycles: longer than a host needs to launch what it measures
 
 
-def timed(function: Callable[[], object], rounds: int = 15) -> float:
-    """Median milliseconds of one call out of a graph of several; every rank runs the same number."""
-    replay = harness.graph(function, REPEATS)
-    found = []
+def paired(functions: Sequence[Callable[[], object]], rounds: int = 15) -> list[float]:
+    """Median milliseconds of each function, run in turn, the slowest rank's.
+
+    A graph holds several calls. Before each run the ranks meet on the device and pause there until the hosts have
+    launched the run: otherwise the time at which the other rank's host arrives is measured, some 0.3 ms.
+    """
+    replays = [harness.graph(function, REPEATS) for function in functions]
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    meeting = torch.zeros(1, device="cuda")
+    found: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
-        dist.barrier()
-        found.append(harness.once(replay) / REPEATS)
-    return sorted(found)[rounds // 2]
+        for replay, times in zip(replays, found, strict=True):
+            dist.all_reduce(meeting)
+            torch.cuda._sleep(PAUSE)
+            start.record()
+            replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) / REPEATS)
+    slowest = torch.tensor([statistics.median(times) for times in found], device="cuda")
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return slowest.tolist()
 
 
-def check_reductions(group: dist.ProcessGroup, modules: dict[str, ModuleType], peer: Callable) -> None:
-    """Every path, at every size and between, gives the bits of one GPU."""
-    world, rank = dist.get_world_size(group), dist.get_rank(group)
-    collectives, combine = modules["tree_collectives"], modules["matmul"].combine
-    for rows in sorted({*ROWS, 1, 3, 255, 256, 257, 509, 2600}):
-        parts = normal(world, rows, HIDDEN, seed=rows, device="cuda")
-        root = combine(parts)
-        assert_same_bits(collectives.tree_sum(parts).bfloat16(), root, "kernel and torch")
-        assert_same_bits(collectives.tree_all_reduce(parts[rank], group, combine), root, f"all-reduce, {rows} rows")
-        if rows % world == 0:
-            mine = slice(rank * rows // world, (rank + 1) * rows // world)
-            assert_same_bits(collectives.tree_reduce_scatter(parts[rank], group, combine), root[mine], f"{rows} rows")
-        if rows <= 128:
-            for _ in range(5):
-                assert_same_bits(peer(parts[rank], torch.bfloat16), root, f"peer memory, {rows} rows")
-        rotated = collectives.tree_all_reduce(parts[(rank + 1) % world], group)
-        assert (differing(rotated, collectives.tree_sum(parts)) > 0) == (world > 2), "control: rotated ranks"
+def goal(size: int) -> str:
+    return "<= 1.0" if size <= 256 << 10 else "<= 1.1" if size >= 8 << 20 else ""
 
 
-def check_experts(group: dist.ProcessGroup, modules: dict[str, ModuleType]) -> None:
-    """Owners and shares of the experts, and the scattered sequence, against all experts on one GPU."""
-    world, rank = dist.get_world_size(group), dist.get_rank(group)
-    experts, moe = modules["routed_experts"], modules["moe"]
-    functions = experts.Kernels(
-        dispatch=moe.router.dispatch,
-        gate_up=moe.gate_up.expert_gate_up,
-        act=moe.act.expert_act,
-        down=moe.down.expert_down,
-        expert_combine=moe.combine.expert_combine,
-        combine=moe.combine.combine,
-    )
-    owned = slice(rank * LARGE.experts // world, (rank + 1) * LARGE.experts // world)
-    for rows in (0, 1, world - 1, world + 1, 2 * world + 1, 64, 509):
-        x = moe.tokens(rows, seed=rows)
-        chosen, weights = moe.router.router(x, moe.router_weight)
-        whole = experts.routed_experts(x, chosen, weights, moe.gate_up_weight, moe.down_weight, functions)
-        shared = experts.experts_by_width(x, chosen, weights, *share(moe, rank, world), functions, group)
-        assert_same_bits(shared, whole, f"TP{world}, {rows} tokens")
-        if rows % world == 0:
-            part = experts.experts_by_width(x, chosen, weights, *share(moe, rank, world), functions, group, True)
-            mine = slice(rank * rows // world, (rank + 1) * rows // world)
-            assert_same_bits(part, whole[mine], f"TP{world} and SP, {rows} tokens")
-        own = slice(rank, None, world)
-        inputs = (t[own].contiguous() for t in (x, chosen, weights))
-        by_owner = experts.experts_by_owner(
-            *inputs, moe.gate_up_weight[owned], moe.down_weight[owned], functions, group
-        )
-        assert_same_bits(by_owner, whole[own], f"EP{world}, {rows} tokens")
-
-
-def reductions(group: dist.ProcessGroup, modules: dict[str, ModuleType], peer: Callable) -> Iterator[harness.Row]:
-    """Times of the tree reductions and NCCL's, same payload and the native one."""
+def reductions(group: dist.ProcessGroup, collectives: ModuleType, combine: Callable) -> Iterator[harness.Row]:
+    """Tree reductions through peer memory and through torch.distributed against NCCL's own, in fp32 and in bf16."""
     world = dist.get_world_size(group)
-    collectives, combine = modules["tree_collectives"], modules["matmul"].combine
     for rows in ROWS:
         part = normal(rows, HIDDEN, seed=rows, device="cuda")
-        native, slice_of = part.bfloat16(), torch.empty(rows // world, HIDDEN, device="cuda")
+        native = part.bfloat16()
+        slices = [t.new_empty(rows // world, HIDDEN) for t in (part, native)]
         size = part.numel() * 4
-        floor = (world - 1) / world * size * 1.5 / NVLINK_BYTES_PER_MS
-        name = f"{size / 2**20:g} MiB, {world} GPUs"
-        goal = "<= 1.0" if size < 256 << 10 else "<= 1.1" if size >= 8 << 20 else ""
-        tree = timed(lambda part=part: collectives.tree_all_reduce(part, group, combine))
-        fp32 = timed(lambda part=part: dist.all_reduce(part, group=group))
-        bf16 = timed(lambda native=native: dist.all_reduce(native, group=group))
-        yield harness.row(f"all-reduce {name}", tree, "NCCL fp32", fp32, floor, goal)
-        yield harness.row(f"all-reduce {name}", tree, "NCCL bf16, half the bytes, other bits", bf16, floor, "")
-        if rows <= 128:
-            ours = timed(lambda part=part: peer(part, torch.bfloat16))
-            yield harness.row(f"all-reduce, peer memory {name}", ours, "NCCL fp32", fp32, floor, goal)
-            yield harness.row(
-                f"all-reduce, peer memory {name}", ours, "NCCL bf16, half the bytes, other bits", bf16, floor, ""
-            )
-        scatter = timed(lambda part=part: collectives.tree_reduce_scatter(part, group, combine))
-        theirs = timed(lambda out=slice_of, part=part: dist.reduce_scatter_tensor(out, part, group=group))
-        yield harness.row(f"reduce-scatter {name}", scatter, "NCCL fp32", theirs, floor / 1.5, goal)
+        name = f"{size / 2**20:g} MiB of fp32, {world} GPUs"
+        share = (world - 1) / world * size / NVLINK_BYTES_PER_MS
+        tree = lambda part=part: collectives.tree_all_reduce(part, group, combine)  # noqa: E731
+        scatter = lambda part=part: collectives.tree_reduce_scatter(part, group, combine)  # noqa: E731
+        ours, portable, fp32, bf16 = paired(
+            [
+                tree,
+                without_peers(tree, collectives),
+                lambda part=part: dist.all_reduce(part, group=group),
+                lambda native=native: dist.all_reduce(native, group=group),
+            ]
+        )
+        yield harness.row(f"all-reduce, {name}", ours, "NCCL fp32", fp32, 1.5 * share, goal(size))
+        yield harness.row(f"all-reduce, {name}", ours, "NCCL bf16, other bits", bf16, 1.5 * share, "")
+        yield harness.row(f"all-reduce without peer memory, {name}", portable, "NCCL fp32", fp32, 1.5 * share, "")
+        ours, portable, fp32, bf16 = paired(
+            [
+                scatter,
+                without_peers(scatter, collectives),
+                lambda part=part, out=slices[0]: dist.reduce_scatter_tensor(out, part, group=group),
+                lambda native=native, out=slices[1]: dist.reduce_scatter_tensor(out, native, group=group),
+            ]
+        )
+        yield harness.row(f"reduce-scatter, {name}", ours, "NCCL fp32", fp32, share, goal(size))
+        yield harness.row(f"reduce-scatter, {name}", ours, "NCCL bf16, other bits", bf16, share, "")
+        yield harness.row(f"reduce-scatter without peer memory, {name}", portable, "NCCL fp32", fp32, share, "")
 
 
-def on_rank(rank: int, world: int, store: str, quick: bool) -> None:
-    """One process: bits, then times; rank 0 writes the table."""
-    torch.cuda.set_device(rank)
-    dist.init_process_group(
-        "nccl", init_method=f"file://{store}", rank=rank, world_size=world, device_id=torch.device("cuda", rank)
-    )
-    group = dist.group.WORLD
-    moe = Moe("sm90")
+def without_peers(function: Callable[[], object], collectives: ModuleType) -> Callable[[], object]:
+    """`function` through torch.distributed alone."""
+
+    def call() -> object:
+        found, collectives.peer_memory = collectives.peer_memory, lambda group: None
+        try:
+            return function()
+        finally:
+            collectives.peer_memory = found
+
+    return call
+
+
+def on_rank(group: dist.ProcessGroup) -> None:
+    """One process: times; rank 0 writes the table."""
     matmul = render_kernel("matmul_tree", "sm90", {"n": HIDDEN, "k": 4096, "split": "rows", "out": "model"})
-    modules = {name: support_module(name) for name in ("tree_collectives", "routed_experts", "peer_tree")}
-    modules |= {"moe": moe, "matmul": matmul}
-    peer = modules["peer_tree"].PeerTree(group, 128 * HIDDEN)
-    check_reductions(group, modules, peer)
-    check_experts(group, modules)
-    if rank == 0:
-        print(f"every layout of {world} GPUs has the bits of one", flush=True)
-    rows = [] if quick else list(reductions(group, modules, peer))
-    if rank == 0 and rows:
-        harness.save(f"parallel_h200_x{world}", rows)
-    dist.barrier()
-    torch.cuda.synchronize()
-    dist.destroy_process_group()
+    rows = []
+    for row in reductions(group, support_module("tree_collectives"), matmul.combine):
+        rows.append(row)
+        if dist.get_rank(group) == 0:
+            print(row["name"], row["ours_ms"], row["peer"], row["peer_ms"], row["ratio"], flush=True)
+    if dist.get_rank(group) == 0:
+        harness.save(f"parallel_h200_x{dist.get_world_size(group)}", rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="only the bits")
-    arguments = parser.parse_args()
-    os.environ |= {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
-    with tempfile.TemporaryDirectory() as folder:
-        values = (arguments.ranks, f"{folder}/store", arguments.quick)
-        multiprocessing.start_processes(on_rank, values, nprocs=arguments.ranks, start_method="spawn")
+    on_gpus(parser.parse_args().ranks, on_rank)
 
 
 if __name__ == "__main__":

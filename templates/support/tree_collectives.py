@@ -4,7 +4,8 @@
 A rank's `part` is a node of a reduction tree (fp32), or bits to be selected. `combine(parts[W, T, ...]) -> [T, ...]`
 evaluates the levels above the ranks, pairwise by ascending rank, and rounds if the region rounds; it acts on each row
 of the second axis alone. Whether every rank combines all rows (one shot) or each rank its own rows (two shots)
-therefore moves no bit, nor does the algorithm, channel or protocol that NCCL or gloo chooses for a size.
+therefore moves no bit, nor does the algorithm, channel or protocol that NCCL or gloo chooses for a size, nor whether
+the bytes go through peer memory or through torch.distributed.
 
 Every branch is a function of the shape, the dtype and the group size, which all ranks share.
 """
@@ -15,6 +16,8 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+
+from .peer_groups import peer_memory
 
 Combine = Callable[[torch.Tensor], torch.Tensor]
 
@@ -50,6 +53,9 @@ def bits_or(parts: torch.Tensor) -> torch.Tensor:
 
 def gather_parts(part: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """Every rank's tensor, stacked by ascending rank. part: [...] of one shape on all ranks. Returns [W, ...]."""
+    peers = peer_memory(group)
+    if peers is not None and peers.fits(part):
+        return peers.gather(part)
     world = dist.get_world_size(group)
     parts = part.new_empty((world, *part.shape))
     if part.numel():
@@ -82,6 +88,9 @@ def tree_all_reduce(part: torch.Tensor, group: dist.ProcessGroup, combine: Combi
     One shot: gather the parts and combine. Two shots: exchange slices of the rows, combine the own slice, gather the
     results, which `combine` may already have rounded.
     """
+    peers = peer_memory(group)
+    if peers is not None and peers.fits(part, shared=True):
+        return peers.all_reduce(part, combine)
     world = dist.get_world_size(group)
     if part.numel() * part.element_size() * (world - 1) <= ONE_SHOT_BYTES:
         return combine(gather_parts(part, group))
@@ -97,6 +106,9 @@ def tree_reduce_scatter(part: torch.Tensor, group: dist.ProcessGroup, combine: C
 
     Raises ValueError if the group size does not divide the rows.
     """
+    peers = peer_memory(group)
+    if peers is not None and part.shape[0] % peers.ranks == 0 and peers.fits(part, shared=True):
+        return peers.reduce_scatter(part, combine)
     return combine(scatter_parts(part, group))
 
 

@@ -1,0 +1,122 @@
+"""Layouts of several GPUs of one host have the bits of one: `python -m bench.parallel_bits [--ranks 2]`.
+
+Reductions on both sides of every threshold, through peer memory and without it; experts owned and shared, the sequence
+scattered or not. Counts of differing values, and of the values; a rotated order of ranks as the control.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import torch
+import torch.distributed as dist
+
+from bench import harness
+from bench.gpus import on_gpus
+from bench.parallel import HIDDEN, ROWS, without_peers
+from tests.laws.moe_layer import LARGE, Moe, share
+from tests.support.bits import differing
+from tests.support.inputs import normal
+from tests.support.rendering import render_kernel
+from tests.support.support_modules import support_module
+
+# Sizes between those that are timed, and rows that no group divides.
+BETWEEN = (1, 3, 255, 257, 509, 513, 2600)
+Count = tuple[str, int, int]
+
+
+def reductions(group: dist.ProcessGroup, collectives: ModuleType, combine: Callable) -> Iterator[Count]:
+    """(what, values that differ from one GPU's, values), every call twice and once out of a CUDA graph."""
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    for rows in sorted({*ROWS, *BETWEEN}):
+        parts = normal(world, rows, HIDDEN, seed=rows, device="cuda")
+        root = combine(parts)
+        mine = slice(rank * rows // world, (rank + 1) * rows // world)
+        calls = {"all-reduce": (lambda part=parts[rank]: collectives.tree_all_reduce(part, group, combine), root)}
+        if rows % world == 0:
+            scatter = lambda part=parts[rank]: collectives.tree_reduce_scatter(part, group, combine)  # noqa: E731
+            calls["reduce-scatter"] = scatter, root[mine]
+        for name, (call, expected) in calls.items():
+            found = [call(), call(), without_peers(call, collectives)(), replayed(call)]
+            yield name, sum(differing(out, expected) for out in found), sum(out.numel() for out in found)
+        gathered = collectives.gather_parts(parts[rank], group)
+        yield "gather", differing(gathered, parts), parts.numel()
+        rotated = collectives.tree_all_reduce(parts[(rank + 1) % world], group, combine)
+        yield "control: rotated ranks", differing(rotated, root), root.numel()
+
+
+def replayed(call: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """What the third replay of a graph of the call leaves."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call()
+    for _ in range(3):
+        out.view(torch.uint8).fill_(255)
+        graph.replay()
+    return out
+
+
+def experts(group: dist.ProcessGroup, routed: ModuleType) -> Iterator[Count]:
+    """Owners and shares of the experts against all experts on one GPU, at the sizes of Qwen3.5-35B-A3B."""
+    world, rank, moe = dist.get_world_size(group), dist.get_rank(group), Moe("sm90")
+    functions = routed.Kernels(
+        dispatch=moe.router.dispatch,
+        gate_up=moe.gate_up.expert_gate_up,
+        act=moe.act.expert_act,
+        down=moe.down.expert_down,
+        expert_combine=moe.combine.expert_combine,
+        combine=moe.combine.combine,
+    )
+    owned = slice(rank * LARGE.experts // world, (rank + 1) * LARGE.experts // world)
+    for rows in (0, 1, world - 1, world + 1, 2 * world + 1, 3, 64, 509):
+        x = moe.tokens(rows, seed=rows)
+        chosen, weights = moe.router.router(x, moe.router_weight)
+        whole = routed.routed_experts(x, chosen, weights, moe.gate_up_weight, moe.down_weight, functions)
+        shared = routed.experts_by_width(x, chosen, weights, *share(moe, rank, world), functions, group)
+        yield f"TP{world}", differing(shared, whole), whole.numel()
+        if rows % world == 0:
+            part = routed.experts_by_width(x, chosen, weights, *share(moe, rank, world), functions, group, True)
+            mine = slice(rank * rows // world, (rank + 1) * rows // world)
+            yield f"TP{world}, SP", differing(part, whole[mine]), part.numel()
+        own = slice(rank, None, world)
+        inputs = (t[own].contiguous() for t in (x, chosen, weights))
+        by_owner = routed.experts_by_owner(*inputs, moe.gate_up_weight[owned], moe.down_weight[owned], functions, group)
+        yield f"EP{world}", differing(by_owner, whole[own]), by_owner.numel()
+
+
+def on_rank(group: dist.ProcessGroup) -> None:
+    """One process; rank 0 writes the counts of all."""
+    world = dist.get_world_size(group)
+    matmul = render_kernel("matmul_tree", "sm90", {"n": HIDDEN, "k": 4096, "split": "rows", "out": "model"})
+    differ: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for counts in (
+        reductions(group, support_module("tree_collectives"), matmul.combine),
+        experts(group, support_module("routed_experts")),
+    ):
+        for name, differing_values, values in counts:
+            differ[name] += differing_values
+            total[name] += values
+    names = sorted(total)
+    sums = torch.tensor([[differ[name], total[name]] for name in names], device="cuda")
+    dist.all_reduce(sums)
+    if dist.get_rank(group) == 0:
+        rows = [
+            harness.row(f"values that differ from one GPU's: {name}, {world} GPUs (counts, not times)", found, "of", of,
+                        None, "> 0 from 3 GPUs on" if "control" in name else "0")
+            for name, (found, of) in zip(names, sums.tolist(), strict=True)
+        ]  # fmt: skip
+        harness.save(f"parallel_bits_h200_x{world}", rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    on_gpus(parser.parse_args().ranks, on_rank)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,8 +8,14 @@ RUNTIME = Runtime(
     doc="Layers by the out-of-tree registries, attention as a backend, selected by `worker_extension_cls`.",
     package="vllm",
     versions=("0.26.0",),
-    adapters=("vllm", "vllm_attention", "vllm_settings", "vllm_worker", "vllm_driver"),
-    adapters_by_op={"router": "vllm_moe"},
+    adapters=("vllm", "vllm_layers", "vllm_attention", "vllm_settings", "vllm_worker", "vllm_driver"),
+    adapters_by_op={
+        "router": "vllm_moe",
+        "shared_gate": "vllm_shared_expert",
+        "sigmoid_gate": "vllm_gated_attention",
+        "gated_delta_rule": "vllm_gated_delta",
+        "causal_conv": "vllm_recurrent_state",
+    },
     cases=("engine_prefill", "engine_decode"),
     topologies=("tp",),
 )

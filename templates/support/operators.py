@@ -179,7 +179,7 @@ OPERATORS = {
         arguments="Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor cu_seqlens",
         fake=lambda q, k, v, *_: torch.empty_like(v),
     ),
-    "gated_delta_extend": Operator(function="gated_delta_extend"),
+    "gated_delta_extend": Operator(function="gated_delta_extend", keywords=("aligned",)),
     "gated_delta_step": Operator(function="gated_delta_step"),
     # The sequences with one new row in a batch that has longer ones too, which `gated_delta_extend` runs.
     "gated_delta_step_beside": Operator(function="gated_delta_step", whole=False),

@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from isoexec_compiler.codes import Code
@@ -73,22 +74,26 @@ def compiled(contract: str, kernel: Kernel, root: Path) -> dict[str, str]:
     module = _import(f"{contract}.{kernel.target}.kernels.{kernel.module}", root)
     found: dict[str, str] = {}
     for bucket, (rows, _) in enumerate(kernel.free_launch):
-        for name, arguments in example(kernel, rows or MANY_ROWS, "cpu").items():
+        for name, launcher in launchers(module, kernel, rows or MANY_ROWS, "cpu").items():
             with dry_launches(CAPABILITY[kernel.target]) as launched:
-                getattr(module, name)(*arguments)
+                launcher()
             for number, variant in enumerate(launched):
                 found[f"{name}.{bucket}.{variant.name}.{number}"] = variant.ptx
     return found
 
 
-def example(kernel: Kernel, rows: int, device: str) -> dict[str, tuple[Any, ...]]:
-    """Uninitialised arguments of `rows` rows for each function of a kernel module, from its op's file."""
+def launchers(module: ModuleType, kernel: Kernel, rows: int, device: str) -> Mapping[str, Callable[[], object]]:
+    """A call of each function of a kernel module on uninitialised arguments of `rows` rows, from its op's file: from
+    `launchers` where functions keep state or have gradients to launch, else from the arguments of `example`."""
     import torch
 
     op = importlib.import_module(f"isoexec_compiler.ops.{kernel.op}")
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[kernel.dtype]
-    arguments: dict[str, tuple[Any, ...]] = op.example(kernel.attributes, dtype, rows, device)
-    return arguments
+    if hasattr(op, "launchers"):
+        calls: Mapping[str, Callable[[], object]] = op.launchers(module, kernel.attributes, dtype, rows, device)
+        return calls
+    arguments = op.example(kernel.attributes, dtype, rows, device)
+    return {name: partial(getattr(module, name), *given) for name, given in arguments.items()}
 
 
 def drifts(sealed: Facts, facts: Facts, plan: Plan, root: Path) -> Iterator[Drift]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from inspect import signature
 from itertools import pairwise
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from isoexec_compiler.registry import Field, Op, Values
@@ -59,12 +63,35 @@ def reference(
     return out, torch.stack(states) if states else v.new_zeros(0, v.shape[1], q.shape[2], v.shape[2])
 
 
-def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Uninitialised arguments of this many rows for a kernel module's packed function."""
+def launchers(
+    module: ModuleType, attributes: Values, dtype: torch.dtype, rows: int, device: str
+) -> dict[str, Callable[[], None]]:
+    """Calls of each function of a kernel module, backward, resume and trial of drafts among them, on uninitialised
+    tensors of this many rows: for compiling what they launch."""
     import torch
 
     heads, v_heads, key_dim, value_dim = (int(attributes[n]) for n in ("qk_heads", "v_heads", "key_dim", "value_dim"))
     q, k = (torch.empty(rows, heads, key_dim, dtype=dtype, device=device) for _ in range(2))
     v = torch.empty(rows, v_heads, value_dim, dtype=dtype, device=device)
     g, beta = (torch.empty(rows, v_heads, device=device) for _ in range(2))
-    return {"gated_delta_rule": (q, k, v, g, beta, torch.tensor([0, rows], dtype=torch.int32, device=device))}
+    starts = torch.tensor([0, rows], dtype=torch.int32, device=device)
+    lanes = torch.zeros(rows, dtype=torch.int32, device=device)
+
+    def rule() -> None:
+        out = module.gated_delta_rule(*(x.detach().requires_grad_() for x in (q, k, v, g, beta)), starts)
+        out.backward(out)
+
+    def extend() -> None:
+        new = (q, k, v, g, beta, starts, module.new_caches(2, device), lanes[:1])
+        trials = ({}, {"commit": False}) if "commit" in signature(module.gated_delta_extend).parameters else ({},)
+        module.gated_delta_extend(*new)
+        for trial in trials:
+            with suppress(IndexError):  # places of rows, which no kernel has written
+                module.gated_delta_extend(*new, lanes[:1], **trial)
+
+    def step() -> None:
+        with suppress(IndexError):
+            module.gated_delta_step(q, k, v, g, beta, module.new_caches(2, device), lanes, lanes)
+
+    calls = {"gated_delta_rule": rule, "gated_delta_extend": extend, "gated_delta_step": step}
+    return {name: call for name, call in calls.items() if hasattr(module, name)}

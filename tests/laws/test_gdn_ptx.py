@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 
 import pytest
+import torch
 
-from tests.laws.gdn_inputs import edges, integers, rows
+from isoexec_compiler.ops.gated_delta_rule import launchers
+from isoexec_compiler.registry import implementations
 from tests.support.ptx import Variant, compiled_launches, offences, operand_widths
 from tests.support.rendering import render_kernel
 from tests.support.targets import INTERPRETING
@@ -19,25 +20,15 @@ pytestmark = pytest.mark.skipif(INTERPRETING, reason="an interpreting process co
 
 
 def compiled(implementation: str) -> list[Variant]:
-    module, given = render_kernel(implementation, "sm90", ATTRIBUTES), rows(80, "cpu")
-    cu, one = edges((80,), "cpu"), integers([1], "cpu")
+    """What packed, extend, step and backward functions launch."""
+    module = render_kernel(implementation, "sm90", ATTRIBUTES)
     with compiled_launches() as found:
-        if hasattr(module, "gated_delta_rule"):
-            out = module.gated_delta_rule(**{n: x.requires_grad_() for n, x in given.items()}, cu_seqlens=cu)
-            out.backward(out.detach())
-            given = {n: x.detach() for n, x in given.items()}
-            with suppress(IndexError):
-                module.gated_delta_extend(
-                    **given, cu_seqlens=cu, state=module.new_caches(2, "cpu"), slots=one, positions=one
-                )
-        if hasattr(module, "gated_delta_step"):
-            row = {n: x[:1] for n, x in given.items()}
-            with suppress(IndexError):
-                module.gated_delta_step(**row, state=module.new_caches(2, "cpu"), slots=one, positions=one)
+        for launcher in launchers(module, ATTRIBUTES, torch.bfloat16, 80, "cpu").values():
+            launcher()
     return found
 
 
-@pytest.mark.parametrize("implementation", ["gdn_rxc", "gdn_cpr", "gdn_recurrent_everywhere", "gdn_native_step"])
+@pytest.mark.parametrize("implementation", [n for n, i in implementations().items() if i.op == "gated_delta_rule"])
 def test_kernels_hold_nothing_that_moves_bits(implementation: str) -> None:
     found = compiled(implementation)
     assert found

@@ -21,9 +21,13 @@ from trainer_process import scored, without_gpu
 
 
 class Trainer:
-    """The package of the contract and, for each layout, a model with the checkpoint's weights."""
+    """One rank: the package of the contract and, for each layout, a model with the checkpoint's weights."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job: dict[str, Any], rank: int) -> None:
+        torch.set_num_threads(1)
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"])}
+        dist.init_process_group("gloo", rank=rank, world_size=job["world"])
+        without_gpu()
         sys.path.insert(0, job["generated"])
         self.name = job["contract"]
         self.model_adapter = self.module("adapters.megatron_model")
@@ -63,6 +67,29 @@ class Trainer:
         whole = self.module("adapters.megatron_weights").gathered(model)
         differing = self.module("bits").differing
         return whole.keys() == self.tensors.keys() and not any(differing(t, whole[n]) for n, t in self.tensors.items())
+
+
+def state(
+    trainer: Trainer, model: Any, sequences: list[list[int]], rank: int, tp: int, sp: bool
+) -> dict[str, Any]:
+    """What this rank computes of the sequences, and the weights that it holds.
+
+    Groups of tensor parallelism cut the sequences into other batches, so that an expert's owner serves ranks with other
+    numbers of tokens.
+    """
+    turn = rank // tp
+    with trainer.module("trace").collecting() as seen:
+        logprobs = [
+            row
+            for part in (sequences[: 1 + turn], sequences[1 + turn :])
+            for row in scored(trainer.model_adapter, model, part, "packed", tp if sp else 1)
+        ]
+    return {
+        "logprobs": logprobs,
+        "digests": seen.digests,
+        "fingerprints": trainer.module("weights").fingerprints(trainer.pieces(model)),
+        "gathered": trainer.gathered(model),
+    }
 
 
 def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
@@ -115,32 +142,14 @@ def rotated(trainer: Trainer, model: Any) -> dict[str, torch.Tensor]:
 
 def main() -> None:
     job, rank = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"])}
-    dist.init_process_group("gloo", rank=rank, world_size=job["world"])
-    without_gpu()
-    trainer = Trainer(job)
+    trainer = Trainer(job, rank)
     sequences = torch.load(Path(job["out"]) / f"{job['run']}.pt")["sequences"]
     result: dict[str, Any] = {}
     models: dict[str, Any] = {}
     for tp, sp, ep in job["layouts"]:
         layout = f"{tp} {'on' if sp else 'off'} {ep}"
         models[layout] = trainer.model(tp, sp, ep)
-        # Groups of tensor parallelism cut the sequences into other batches, so that an expert's owner serves ranks with
-        # other numbers of tokens.
-        turn = rank // tp
-        with trainer.module("trace").collecting() as seen:
-            logprobs = [
-                row
-                for part in (sequences[: 1 + turn], sequences[1 + turn :])
-                for row in scored(trainer.model_adapter, models[layout], part, "packed", tp if sp else 1)
-            ]
-        result[layout] = {
-            "logprobs": logprobs,
-            "digests": seen.digests,
-            "fingerprints": trainer.module("weights").fingerprints(trainer.pieces(models[layout])),
-            "gathered": trainer.gathered(models[layout]),
-        }
+        result[layout] = state(trainer, models[layout], sequences, rank, tp, sp)
     trainer.module("guard").first_forward("trainer_score")
     result["layers"] = layers(trainer, job, models, rank)
     result["gradients"] = gradients(trainer, job, models, rank)

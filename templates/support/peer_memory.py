@@ -19,6 +19,8 @@ import torch.distributed._symmetric_memory as symmetric_memory
 import triton
 import triton.language as tl
 
+from .tree_collectives import combined_slice
+
 Combine = Callable[[torch.Tensor], torch.Tensor]
 
 # Bytes of words a rank may receive in one shot; above it plain writes and a second shot cost less. Moves no bit.
@@ -115,10 +117,11 @@ class PeerMemory:
         return parts
 
     def all_reduce(self, part: torch.Tensor, combine: Combine) -> torch.Tensor:
-        """`combine` of all parts, on every rank. part: [T, ...]. `combine` takes [W, t, ...] for any rows t."""
+        """`combine` of all parts, on every rank, in one shot or two. part: [T, ...]."""
         if self._in_words(_bytes(part)):
             return combine(self._words(part, (self.ranks, *part.shape), whole=True))
-        mine = combine(self._push(part, self.parts, self._sliced(part), whole=False)).contiguous()
+        parts = self._push(part, self.parts, self._sliced(part), whole=False)
+        mine = combined_slice(parts, part.shape[0], self.rank, combine)
         rows = self._push(mine, self.results, (self.ranks, *mine.shape), whole=True)
         return rows.flatten(0, 1)[: part.shape[0]].clone()
 

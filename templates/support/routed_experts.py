@@ -69,19 +69,29 @@ class _CombineNodes(torch.autograd.Function):
         ctx: Any, rows: torch.Tensor, weights: torch.Tensor, combine: Function, group: Any, scatter: bool
     ) -> Any:
         ctx.shape, ctx.group, ctx.scatter = rows.shape, group, scatter
-        tokens, world, rank = rows.shape[0], dist.get_world_size(group), dist.get_rank(group)
-        padded = torch.nn.functional.pad(weights, (0, 0, 0, -tokens % world))
-
-        def finish(parts: torch.Tensor) -> torch.Tensor:
-            first = 0 if parts.shape[1] == tokens else rank * parts.shape[1]
-            return combine(parts, padded[first : first + parts.shape[1]])
-
-        return (tree_reduce_scatter if scatter else tree_all_reduce)(rows, group, finish)
+        return combined_nodes(rows, weights, combine, group, scatter)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         grad = gather_rows(grad, ctx.group) if ctx.scatter else grad
         return grad.float()[:, None].expand(ctx.shape).contiguous(), None, None, None, None
+
+
+def combined_nodes(
+    rows: torch.Tensor, weights: torch.Tensor, combine: Function, group: dist.ProcessGroup, scatter: bool = False
+) -> torch.Tensor:
+    """`combine` of the ranks' nodes, [T, H] on every rank or, with `scatter`, this rank's T/W rows.
+
+    rows: this rank's nodes, fp32 [T, k, H]; weights: fp32 [T, k].
+    """
+    tokens, rank = rows.shape[0], dist.get_rank(group)
+    share = -(-tokens // dist.get_world_size(group))
+
+    def finish(parts: torch.Tensor) -> torch.Tensor:
+        first = 0 if parts.shape[1] == tokens else min(rank * share, tokens)
+        return combine(parts, weights[first : first + parts.shape[1]])
+
+    return (tree_reduce_scatter if scatter else tree_all_reduce)(rows, group, finish)
 
 
 def routed_experts(

@@ -91,14 +91,25 @@ def tree_all_reduce(part: torch.Tensor, group: dist.ProcessGroup, combine: Combi
     peers = peer_memory(group)
     if peers is not None and peers.fits(part, shared=True):
         return peers.all_reduce(part, combine)
-    world = dist.get_world_size(group)
+    world, rows = dist.get_world_size(group), part.shape[0]
     if part.numel() * part.element_size() * (world - 1) <= ONE_SHOT_BYTES:
         return combine(gather_parts(part, group))
-    rows = part.shape[0]
-    surplus = -rows % world
-    if surplus:
-        part = torch.cat((part, part.new_zeros(surplus, *part.shape[1:])))
-    return gather_rows(combine(scatter_parts(part, group)), group)[:rows]
+    padded = torch.cat((part, part.new_zeros(-rows % world, *part.shape[1:]))) if rows % world else part
+    return gather_rows(combined_slice(scatter_parts(padded, group), rows, dist.get_rank(group), combine), group)[:rows]
+
+
+def combined_slice(parts: torch.Tensor, rows: int, rank: int, combine: Combine) -> torch.Tensor:
+    """`combine` of a rank's slice of `rows` rows. parts: [W, t, ...] with t = rows / W rounded up. Returns [t, ...].
+
+    Rows beyond the last are not combined, so that no region sees a row that the model does not have; they come out as
+    zeros.
+    """
+    share = parts.shape[1]
+    held = min(max(rows - rank * share, 0), share)
+    if held == share:
+        return combine(parts)
+    found = combine(parts[:, :held].contiguous())
+    return torch.cat((found, found.new_zeros(share - held, *found.shape[1:])))
 
 
 def tree_reduce_scatter(part: torch.Tensor, group: dist.ProcessGroup, combine: Combine = tree_sum) -> torch.Tensor:

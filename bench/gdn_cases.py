@@ -8,7 +8,8 @@ from types import ModuleType
 
 import torch
 
-from isoexec_compiler.registry import Values
+from isoexec_compiler.ops.gated_delta_rule import launchers
+from isoexec_compiler.registry import Values, implementations
 from tests.support.ptx import compiled_launches
 from tests.support.rendering import render_kernel
 
@@ -81,6 +82,21 @@ def compile_one(job: tuple[str, int, tuple[int, ...]]) -> str | None:
             else:
                 module = rxc(qk_heads, step=launch) if kind == "step" else recurrent(qk_heads, launch)
                 module.gated_delta_step(**given, state=module.new_caches(2, "cpu"), slots=lanes, positions=lanes)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
+
+
+def compile_launchers(job: tuple[str, int, dict[str, int]]) -> str | None:
+    """As `compile_one`, for every function of an implementation with some of its launch parameters changed."""
+    name, qk_heads, changed = job
+    try:
+        sizes = attributes(qk_heads)
+        ((_, recommended),) = implementations()[name].recommend(sizes).launch["sm90"]
+        module = render_kernel(name, "sm90", sizes, launch=((None, {**recommended, **changed}),))
+        with compiled_launches():
+            for launcher in launchers(module, sizes, torch.bfloat16, 64, "cpu").values():
+                launcher()
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return None

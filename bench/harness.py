@@ -90,14 +90,20 @@ def versions() -> dict[str, str]:
     return found
 
 
-def save(name: str, rows: Iterable[Row], folder: Path = RESULTS) -> Path:
-    """Write `<folder>/<name>.json` and print the rows."""
-    listed = list(rows)
+def write(name: str, rows: Iterable[Row], folder: Path = RESULTS) -> Path:
+    """Write `<folder>/<name>.json`: rows, with the machine, the versions and the command they come from."""
     script = f"python -m bench.{Path(sys.argv[0]).stem}"
-    data = {"machine": machine(), "versions": versions(), "command": " ".join([script, *sys.argv[1:]]), "rows": listed}
+    command = " ".join([script, *sys.argv[1:]])
+    data = {"machine": machine(), "versions": versions(), "command": command, "rows": list(rows)}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     path.write_text(json.dumps(data, indent=1) + "\n")
+    return path
+
+
+def save(name: str, rows: Iterable[Row], folder: Path = RESULTS) -> Path:
+    """As `write`, and print the rows."""
+    listed = list(rows)
     for r in listed:
         print("  ".join(str(r[key]) for key in ("name", "ours_ms", "peer", "peer_ms", "ratio", "floor_ms", "goal")))
-    return path
+    return write(name, listed, folder)

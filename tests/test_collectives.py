@@ -67,7 +67,7 @@ def whole_of(rows: int) -> torch.Tensor:
 
 
 def token_counts(world: int) -> tuple[int, ...]:
-    return (0, 1, 3, world - 1, world + 1, 2 * world + 1, 64)
+    return (0, 1, 3, world - 1, world + 1, 2 * world + 1, 64, 509)
 
 
 def rounded(collectives: ModuleType):
@@ -154,6 +154,24 @@ def check_experts(group: dist.ProcessGroup, experts: ModuleType) -> None:
         assert_same_bits(by_owner, whole[own], f"{rows} tokens, experts shared by {world}")
 
 
+def check_shared_owners(experts: ModuleType) -> None:
+    """Each expert owned by ranks that share its width: every way to cut the world into owners and sharers."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    for sharing in (2, 4):
+        owners = world // sharing
+        if owners < 2:
+            continue
+        across = [dist.new_group(list(range(i, world, sharing))) for i in range(sharing)][rank % sharing]
+        beside = [dist.new_group(list(range(i * sharing, (i + 1) * sharing))) for i in range(owners)][rank // sharing]
+        owned = slice(rank // sharing * SMALL.experts // owners, (rank // sharing + 1) * SMALL.experts // owners)
+        gate_up, down = (w[owned].contiguous() for w in share(MOE, rank % sharing, sharing))
+        for rows in token_counts(world):
+            own = slice(rank // sharing, None, owners)
+            inputs = (t[own].contiguous() for t in routed(rows))
+            found = experts.experts_by_owner(*inputs, gate_up, down, kernels(experts), across, beside)
+            assert_same_bits(found, whole_of(rows)[own], f"{rows} tokens, {owners} owners, {sharing} sharers")
+
+
 def check_two_shots(group: dist.ProcessGroup, experts: ModuleType, collectives: ModuleType) -> None:
     """Slices of tokens combined by their owner and gathered, at a row count the group does not divide."""
     world, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -199,6 +217,7 @@ def check_all(group: dist.ProcessGroup) -> None:
     if SMALL.experts % dist.get_world_size(group) == 0:
         check_vocabulary(group, collectives)
         check_experts(group, experts)
+        check_shared_owners(experts)
         check_two_shots(group, experts, collectives)
         check_gradients(group, experts)
 

@@ -1,15 +1,18 @@
-"""Device time of each kernel of a MoE layer, ours and vLLM's: `python -m bench.moe_profile`."""
+"""Device time of each kernel of a MoE layer, ours and vLLM's: `python -m bench.moe_profile [tokens ...]`."""
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
-from bench.moe import QWEN3_5, SPECIALISED, Launches, Layer, Shape, vllm_experts
+from bench.moe import vllm_experts
+from bench.moe_layer import QWEN3_5, Layer, Shape
 
 
-def profile(shape: Shape, tokens: int, launches: Launches | None = None) -> None:
+def profile(shape: Shape, tokens: int) -> None:
     """Print the largest kernels of a layer, microseconds a call."""
-    layer = Layer(shape, tokens, launches)
+    layer = Layer(shape, tokens)
     for name, run in (("ours", layer.experts), ("vLLM", vllm_experts(layer))):
         if run is None:
             continue
@@ -24,6 +27,5 @@ def profile(shape: Shape, tokens: int, launches: Launches | None = None) -> None
 
 
 if __name__ == "__main__":
-    profile(QWEN3_5, 1)
-    profile(QWEN3_5, 64)
-    profile(QWEN3_5, 8192, SPECIALISED)
+    for tokens in map(int, sys.argv[1:] or ("1", "64", "8192")):
+        profile(QWEN3_5, tokens)

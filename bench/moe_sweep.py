@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 
 from bench import harness
-from bench.moe import QWEN3, QWEN3_5, QWEN3_5_TP8, Layer, Shape
+from bench.moe_layer import QWEN3, QWEN3_5, QWEN3_5_TP8, Layer, Shape
 from isoexec_compiler.registry import Values
 from tests.support.bits import differing
 from tests.support.ptx import compiled_launches

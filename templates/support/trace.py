@@ -39,8 +39,9 @@ def widths() -> dict[str, int]:
     found |= dict.fromkeys(("gate_up", "act", "expert_gate_up", "expert_act"), shard)
     if "gdn_core" in contract.contract["regions"]:
         key, value = model["linear_key_head_dim"], model["linear_value_head_dim"]
-        found |= {"gdn_conv": math.gcd(key, value), "gdn_qk_norm": key, "gdn_core": value, "gdn_norm": value}
-        found |= dict.fromkeys(("gdn_in", "gdn_gates"), math.gcd(key, value, model["linear_num_value_heads"] // largest))
+        found |= dict.fromkeys(("gdn_in", "gdn_conv"), math.gcd(key, value))
+        found |= {"gdn_qk_norm": key, "gdn_core": value, "gdn_norm": value}
+        found["gdn_gates"] = model["linear_num_value_heads"] // largest
     if "shared_gate" in contract.contract["regions"]:
         found |= dict.fromkeys(("shared_gate_up", "shared_act"), model["shared_expert_intermediate_size"] // largest)
         found["shared_gate"] = 1
@@ -54,6 +55,17 @@ def _root(region: str, operator: str, arguments: list[torch.Tensor], result: tor
     if operator == "matmul" and (region, "partial") in BOUND.table:
         return BOUND.table[region, "partial"](*arguments).detach()
     return result
+
+
+def _cut(region: str, rows: torch.Tensor, cut: Mapping[str, int]) -> Iterator[torch.Tensor]:
+    """The rows in slices of the region's width; those of gdn_in end in two numbers for each value head."""
+    if region == "gdn_in":
+        contract = package.load()
+        whole = contract.contract["regions"][region]["attributes"]["n"]
+        narrow = 2 * contract.model["linear_num_value_heads"] * rows.shape[1] // whole
+        yield rows[:, -narrow:].reshape(-1, cut["gdn_gates"])
+        rows = rows[:, :-narrow]
+    yield rows.reshape(-1, cut.get(region, rows.shape[-1]))
 
 
 @contextmanager
@@ -79,7 +91,7 @@ def collecting() -> Iterator[Trace]:
         if operator in ("router", "gdn_gates"):
             result = torch.cat((result[0].float(), result[1]), dim=1)
         rows = _root(region, operator, arguments, result.detach())
-        seen.setdefault(region, []).append(row_digests(rows.reshape(-1, cut.get(region, rows.shape[-1]))).unique())
+        seen.setdefault(region, []).extend(row_digests(part).unique() for part in _cut(region, rows, cut))
 
     with tapped(tap):
         yield trace

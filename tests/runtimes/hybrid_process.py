@@ -1,7 +1,8 @@
 """One rank of a hybrid trainer that goes through many layouts. usage: hybrid_process.py JOB.json RANK
 
-Job: name, contract, generated, model, out (folder), port, world (ranks), layouts: a list of [tp, sp, ep], run (name of
-engine_process.py's file there), gradients (sequences whose summed log-probability is differentiated on every layout).
+Job: name, contract, generated, model, out (folder), port, world (ranks), layouts: a list of [tp, sp, ep], runs (names of
+engine_process.py's files there; all on one rank, the last one on every layout), gradients (sequences whose summed
+log-probability is differentiated on every layout).
 """
 
 from __future__ import annotations
@@ -71,16 +72,16 @@ def main() -> None:
     job, rank = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
     trainer = Trainer(job, rank)
     result: dict[str, Any] = {}
-    sequences = torch.load(Path(job["out"]) / f"{job['run']}.pt")["sequences"] if "run" in job else []
     for tp, sp, ep in job["layouts"]:
+        layout = f"{tp} {'on' if sp else 'off'} {ep}"
         model = trainer.model(tp, sp, ep)
-        found = {"counted": counted(model)}
-        if sequences:
-            found |= state(trainer, model, sequences, rank, tp, sp)
+        result[layout] = {"counted": counted(model)}
         if "gradients" in job:
-            found["gradients"] = gradients(trainer, model, job["gradients"], [tp, sp, ep])
-        result[f"{tp} {'on' if sp else 'off'} {ep}"] = found
-        if sequences and (tp, ep) == (1, 1):
+            result[layout]["gradients"] = gradients(trainer, model, job["gradients"], [tp, sp, ep])
+        for run in job["runs"] if (tp, ep) == (1, 1) else job["runs"][-1:]:
+            sequences = torch.load(Path(job["out"]) / f"{run}.pt")["sequences"]
+            result[f"{layout} {run}"] = state(trainer, model, sequences, rank, tp, sp)
+        if job["runs"] and (tp, ep) == (1, 1):
             trainer.module("guard").first_forward("trainer_score")
             result["probes"] = trainer.module("probes").probe()
             result["wrongs"] = wrongs(trainer, model, sequences) if rank == 0 else {}

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tests.runtimes.test_gradients import turned
-
 Weights = Mapping[str, torch.Tensor]
 EPS = 1e-6
 
@@ -49,6 +47,15 @@ def linear_attention(w: Weights, figures: Mapping[str, Any], y: torch.Tensor) ->
     return functional.linear((unit(out) * w["norm.weight"] * functional.silu(z)).flatten(1), w["out_proj.weight"])
 
 
+def turned(x: torch.Tensor, theta: float, turning: int) -> torch.Tensor:
+    """Rotary of the first `turning` dimensions of [T, heads, D] at positions 0.."""
+    half = turning // 2
+    angles = torch.arange(len(x), dtype=x.dtype)[:, None] * theta ** (-torch.arange(half, dtype=x.dtype) / half)
+    cosine, sine = angles.cos()[:, None], angles.sin()[:, None]
+    first, second, rest = x.split((half, half, x.shape[-1] - turning), -1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), -1)
+
+
 def attention(w: Weights, figures: Mapping[str, Any], y: torch.Tensor) -> torch.Tensor:
     """Gated attention on the normed tokens [T, H] of one sequence."""
     size, theta = figures["head_dim"], figures["rope_theta"]
@@ -57,7 +64,7 @@ def attention(w: Weights, figures: Mapping[str, Any], y: torch.Tensor) -> torch.
     q, k, v = (functional.linear(y, w[f"{name}_proj.weight"]).unflatten(-1, (-1, size)) for name in "qkv")
     q, gate = q.unflatten(1, (-1, 2)).unbind(2)
     q, k = (unit(x) * (1 + w[f"{name}_norm.weight"]) for x, name in ((q, "q"), (k, "k")))
-    q, k = (torch.cat((turned(x[..., :turning], theta), x[..., turning:]), -1).transpose(0, 1) for x in (q, k))
+    q, k = (turned(x, theta, turning).transpose(0, 1) for x in (q, k))
     k, v = (x.repeat_interleave(group, 0) for x in (k, v.transpose(0, 1)))
     scores = q @ k.mT * size**-0.5 + torch.full((len(y), len(y)), -torch.inf, dtype=y.dtype).triu(1)
     out = (scores.softmax(-1) @ v).transpose(0, 1) * gate.sigmoid()

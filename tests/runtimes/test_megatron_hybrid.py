@@ -36,7 +36,7 @@ def weights(place: Workplace) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def ranks(place: Workplace) -> list[dict[str, Any]]:
-    job = place.job("gradients", layouts=LAYOUTS, gradients=SEQUENCES, port=free_port(), world=RANKS)
+    job = place.job("gradients", runs=[], layouts=LAYOUTS, gradients=SEQUENCES, port=free_port(), world=RANKS)
     run_script("hybrid_process.py", job, RANKS)
     return [torch.load(place.out / f"gradients.{rank}.pt") for rank in range(RANKS)]
 

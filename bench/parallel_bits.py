@@ -100,6 +100,8 @@ def on_rank(group: dist.ProcessGroup) -> None:
         for name, differing_values, values in counts:
             differ[name] += differing_values
             total[name] += values
+            if dist.get_rank(group) == 0:
+                print(f"{name}: {differing_values} of {values} on the first rank", flush=True)
     names = sorted(total)
     sums = torch.tensor([[differ[name], total[name]] for name in names], device="cuda")
     dist.all_reduce(sums)

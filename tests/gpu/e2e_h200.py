@@ -73,8 +73,9 @@ def sample(llm: Any, requests: list[list[int]], tokens: int, *, warm: bool = Tru
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=1.0, max_tokens=tokens, logprobs=0, ignore_eos=True, detokenize=False)
-    if warm:
-        llm.generate([{"prompt_token_ids": r[:8]} for r in requests[:4]], params, use_tqdm=False)
+    if warm:  # other prompts of the same lengths, so that kernels compile and no prefix is cached
+        few = SamplingParams(temperature=1.0, max_tokens=4, logprobs=0, ignore_eos=True, detokenize=False)
+        llm.generate([{"prompt_token_ids": r[::-1]} for r in requests], few, use_tqdm=False)
     began = time.monotonic()
     outputs = llm.generate([{"prompt_token_ids": r} for r in requests], params, use_tqdm=False)
     seconds = time.monotonic() - began

@@ -80,7 +80,7 @@ def _scan_kernel(
     scalars, out, cu_seqlens, state, snapshot, residuals, slots, origin, starts, solved, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
     OUT: tl.constexpr, RESUME: tl.constexpr, KEEP: tl.constexpr, FLUSH: tl.constexpr, OPEN: tl.constexpr,
-    TRACE: tl.constexpr,
+    TRACE: tl.constexpr, STATE: tl.constexpr, SNAPSHOT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Chunk after chunk of one sequence, for one head and a block of value columns.
 
@@ -99,10 +99,11 @@ def _scan_kernel(
     s = tl.zeros((BLOCK_V, K), tl.float32)
     if RESUME or KEEP:
         slot = tl.load(slots + sequence)
-        unit = tl.maximum(slot, 0).to(tl.int64) * HV + head
+        own = tl.maximum(slot, 0).to(tl.int64)
+        state += own * STATE + head * (V * K)
         if RESUME:
             resumed = (tl.load(origin + sequence) > 0) & (slot > 0)
-            s = tl.load(state + unit * (V * K) + inner, mask=resumed, other=0.0)
+            s = tl.load(state + inner, mask=resumed, other=0.0)
     first = begin // CHUNK + sequence
     full = rows // CHUNK
     for i in range(full):
@@ -134,13 +135,13 @@ def _scan_kernel(
         if FLUSH:
             s = _advance(s, u, G, tl.load(place + rest - 1), key)
         if KEEP and OPEN:
-            kept_r = residuals + unit * (CHUNK * V) + r[None, :] * V + value[:, None]
+            kept_r = residuals + own * ROWS + head * (CHUNK * V) + r[None, :] * V + value[:, None]
             tl.store(kept_r, residual, mask=(r < rest)[None, :] & (slot > 0))
     if KEEP:
         kept_s = (slot > 0) & (rows > 0)
-        tl.store(state + unit * (V * K) + inner, s, mask=kept_s)
+        tl.store(state + inner, s, mask=kept_s)
         if OPEN:
-            tl.store(snapshot + unit * (V * K) + inner, s.to(tl.bfloat16), mask=kept_s)
+            tl.store(snapshot + own * SNAPSHOT + head * (V * K) + inner, s.to(tl.bfloat16), mask=kept_s)
 
 
 def scan(
@@ -166,6 +167,7 @@ def scan(
         cu_seqlens if slots is None else slots, cu_seqlens if origin is None else origin, starts, solved, scale,
         H=heads, HV=v_heads, K=key_width, V=width, BLOCK_V=block_v,
         OUT=out, RESUME=origin is not None, KEEP=keep, FLUSH=flush, OPEN=isinstance(caches, Caches), TRACE=trace,
+        STATE=state.stride(0), SNAPSHOT=snapshot.stride(0), ROWS=residuals.stride(0),
         num_warps=launch["scan_warps"], num_stages=launch["scan_stages"], enable_fp_fusion=False,
     )  # fmt: skip
     return o, starts, solved

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .gdn_caches import Caches
+from .gdn_caches import Caches, strides
 from .gdn_prepare_triton import BLOCK, CHUNK, LOG2E, _split
 from .gdn_scan_triton import _advance
 
@@ -28,7 +28,8 @@ OVERLAP = False
 @triton.jit
 def _row_kernel(
     q, k, g, beta, rows, own, slots, positions, keys, inverse, decay, gates, betas,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, OVERLAP: tl.constexpr,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, KEYS: tl.constexpr, INVERSE: tl.constexpr,
+    SCALARS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """C_t and Q_t of the value heads of one key head to `rows` [B,HV,2,64], P_tt to `own`; D_t, G_t, k_t appended."""
     GROUP: tl.constexpr = HV // H
@@ -48,14 +49,14 @@ def _row_kernel(
         leads = row % (8 // GROUP) == 0
         column = tl.arange(0, K)
         head = shared * GROUP + member
-        unit = slot.to(tl.int64) * HV + head
+        scalars = slot.to(tl.int64) * SCALARS + head * CHUNK
         token = lane.to(tl.int64) * HV + head
-        store = (slot.to(tl.int64) * H + shared) * (CHUNK * K)
+        store = slot.to(tl.int64) * KEYS + shared * (CHUNK * K)
         given = (lane.to(tl.int64) * H + shared) * K + column
 
         key = tl.load(keys + store + r[:, None] * K + column[None, :], mask=past[:, None], other=0.0)
-        G = tl.load(decay + unit[:, None] * CHUNK + r[None, :], mask=past[None, :], other=0.0)
-        before = tl.load(decay + unit * CHUNK + t - 1, mask=(row >= 0) & (t > 0), other=0.0)
+        G = tl.load(decay + scalars[:, None] + r[None, :], mask=past[None, :], other=0.0)
+        before = tl.load(decay + scalars + t - 1, mask=(row >= 0) & (t > 0), other=0.0)
         g_t = tl.load(g + token)
         b_t = tl.load(beta + token)
         k_t = tl.load(k + given)
@@ -71,7 +72,8 @@ def _row_kernel(
         low = tl.where(is_key, low, 0.0)
         same = (r[:, None] // BLOCK == r[None, :] // BLOCK) & past[:, None]
         f = tl.zeros((16, CHUNK), tl.float32)
-        d = inverse + (slot.to(tl.int64) * HV + shared * GROUP) * (CHUNK * 2 * BLOCK)
+        inverse += slot.to(tl.int64) * INVERSE
+        d = inverse + shared * (GROUP * CHUNK * 2 * BLOCK)
         d += r[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
         for j in tl.static_range(GROUP):
             d_high = tl.load(d + j * (CHUNK * 2 * BLOCK), mask=same, other=0.0)
@@ -92,20 +94,21 @@ def _row_kernel(
         tl.store(place, f, mask=leads[:, None])
         lead = leads & (row < 8)
         here = lead[:, None] & ((r >= block) & (r < block + BLOCK))[None, :]
-        place = inverse + (unit * CHUNK + t)[:, None] * (2 * BLOCK) + (r - block)[None, :]
+        place = inverse + (head * CHUNK + t)[:, None] * (2 * BLOCK) + (r - block)[None, :]
         tl.store(place, d_high, mask=here)
         tl.store(place + BLOCK, d_low, mask=here)
         tl.store(own + token, tl.zeros((16,), tl.float32) + p, mask=lead)
-        tl.store(decay + unit * CHUNK + t, G_t, mask=lead)
-        tl.store(gates + unit * CHUNK + t, g_t, mask=lead)
-        tl.store(betas + unit * CHUNK + t, b_t, mask=lead)
+        tl.store(decay + scalars + t, G_t, mask=lead)
+        tl.store(gates + scalars + t, g_t, mask=lead)
+        tl.store(betas + scalars + t, b_t, mask=lead)
         tl.store(keys + store + t * K + column, k_t)
 
 
 @triton.jit
 def _read_kernel(
     q, k, v, beta, rows, own, out, slots, positions, snapshot, values, residuals, decay, scale,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, OVERLAP: tl.constexpr,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, SNAPSHOT: tl.constexpr,
+    ROWS: tl.constexpr, SCALARS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """R_t and o_t of one head and a block of value columns; R_t and v_t appended. Null lanes give zeros."""
     if OVERLAP:
@@ -118,13 +121,14 @@ def _read_kernel(
     if slot > 0:
         position = tl.load(positions + lane)
         t = (position % CHUNK).to(tl.int32)
-        unit = slot.to(tl.int64) * HV + head
+        kept = slot.to(tl.int64) * ROWS + head * (CHUNK * V) + value
+        scalars = slot.to(tl.int64) * SCALARS + head * CHUNK
         r = tl.arange(0, CHUNK)
         row = tl.arange(0, 16)[:, None]
         is_key = row < 8
         column = tl.arange(0, K)
-        tile = unit * (V * K) + value[:, None] * K + column[None, :]
-        cells = unit * (CHUNK * V) + r[:, None] * V + value[None, :]
+        tile = slot.to(tl.int64) * SNAPSHOT + head * (V * K) + value[:, None] * K + column[None, :]
+        cells = kept[None, :] + r[:, None] * V
         given = (lane.to(tl.int64) * H + head // (HV // H)) * K + column
 
         s = tl.load(snapshot + tile, mask=position >= CHUNK, other=0.0)
@@ -133,7 +137,7 @@ def _read_kernel(
         v_t = tl.load(v + token * V + value)
         if OVERLAP:
             gdc_wait()
-        e = tl.exp2(tl.load(decay + unit * CHUNK + t))
+        e = tl.exp2(tl.load(decay + scalars + t))
         f = tl.load(rows + (token * 2 + row // 8) * CHUNK + r[None, :])
         acc = tl.dot(x, tl.trans(s)) * e
         acc = tl.where(is_key, (v_t.to(tl.float32)[None, :] - acc) * tl.load(beta + token), acc)
@@ -141,8 +145,8 @@ def _read_kernel(
         r_t = tl.sum(tl.where(row == 0, acc, 0.0), 0).to(tl.bfloat16)
         o = ((acc + r_t.to(tl.float32)[None, :] * tl.load(own + token)) * scale).to(tl.bfloat16)
         tl.store(out + token * V + value[None, :] + row * 0, o, mask=row == 8)
-        tl.store(residuals + unit * (CHUNK * V) + t * V + value, r_t)
-        tl.store(values + unit * (CHUNK * V) + t * V + value, v_t)
+        tl.store(residuals + kept + t * V, r_t)
+        tl.store(values + kept + t * V, v_t)
     else:
         if OVERLAP:
             gdc_wait()
@@ -153,7 +157,8 @@ def _read_kernel(
 def _edge_kernel(
     slots, positions, lanes, state, snapshot, keys, residuals, inverse, decay,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, LOOKUP: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    STATE: tl.constexpr, SNAPSHOT: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, INVERSE: tl.constexpr,
+    SCALARS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """The state over every chunk that this step filled. The programs share those out: most steps have few or none."""
     i = tl.arange(0, LOOKUP)
@@ -171,18 +176,18 @@ def _edge_kernel(
         head = item // (V // BLOCK_V) % HV
         value = item % (V // BLOCK_V) * BLOCK_V + tl.arange(0, BLOCK_V)
         slot = tl.load(slots + lane).to(tl.int64)
-        unit = slot * HV + head
-        tile = unit * (V * K) + value[:, None] * K + column
-        s = tl.load(state + tile, mask=tl.load(positions + lane) >= CHUNK, other=0.0)
-        key = tl.load(keys + ((slot * H + head // (HV // H)) * CHUNK + r)[:, None] * K + column)
-        residual = tl.load(residuals + unit * (CHUNK * V) + r[:, None] * V + value[None, :])
-        d = inverse + unit * (CHUNK * 2 * BLOCK) + r[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
+        scalars = decay + slot * SCALARS + head * CHUNK
+        tile = head * (V * K) + value[:, None] * K + column
+        s = tl.load(state + slot * STATE + tile, mask=tl.load(positions + lane) >= CHUNK, other=0.0)
+        key = tl.load(keys + slot * KEYS + ((head // (HV // H)) * CHUNK + r)[:, None] * K + column)
+        residual = tl.load(residuals + slot * ROWS + head * (CHUNK * V) + r[:, None] * V + value[None, :])
+        d = inverse + slot * INVERSE + head * (CHUNK * 2 * BLOCK) + r[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
         d = tl.load(d, mask=same, other=0.0)
-        G = tl.load(decay + unit * CHUNK + r)
+        G = tl.load(scalars + r)
         u = tl.dot(tl.trans(residual), tl.trans(d))
-        s = _advance(s, u, G, tl.load(decay + unit * CHUNK + CHUNK - 1), key)
-        tl.store(state + tile, s)
-        tl.store(snapshot + tile, s.to(tl.bfloat16))
+        s = _advance(s, u, G, tl.load(scalars + CHUNK - 1), key)
+        tl.store(state + slot * STATE + tile, s)
+        tl.store(snapshot + slot * SNAPSHOT + tile, s.to(tl.bfloat16))
 
 
 def step(
@@ -196,19 +201,20 @@ def step(
     block_v = min(launch["step_block_v"], width)
     overlap = OVERLAP and q.is_cuda
     dims = {"H": heads, "HV": v_heads, "K": key_width, "OVERLAP": overlap, "num_stages": 1, "enable_fp_fusion": False}
-    c = caches
+    c, at = caches, strides(caches)
     _row_kernel[(heads, lanes)](
         q, k, g, beta, rows, own, slots, positions, c.keys, c.inverse, c.decay, c.gates, c.betas,
-        **dims, num_warps=launch["row_warps"],
+        **dims, KEYS=at["KEYS"], INVERSE=at["INVERSE"], SCALARS=at["SCALARS"], num_warps=launch["row_warps"],
     )  # fmt: skip
     _read_kernel[(width // block_v, v_heads, lanes)](
         q, k, v, beta, rows, own, out, slots, positions, c.snapshot, c.values, c.residuals, c.decay, scale,
-        **dims, V=width, BLOCK_V=block_v, num_warps=launch["step_warps"], launch_pdl=overlap,
+        **dims, V=width, BLOCK_V=block_v, SNAPSHOT=at["SNAPSHOT"], ROWS=at["ROWS"], SCALARS=at["SCALARS"],
+        num_warps=launch["step_warps"], launch_pdl=overlap,
     )  # fmt: skip
     block_v = min(64, width)
     _edge_kernel[(min(264, lanes * v_heads * (width // block_v)),)](
         slots, positions, lanes, c.state, c.snapshot, c.keys, c.residuals, c.inverse, c.decay,
-        **dims, V=width, BLOCK_V=block_v, LOOKUP=triton.next_power_of_2(lanes), num_warps=4,
+        **dims, **at, V=width, BLOCK_V=block_v, LOOKUP=triton.next_power_of_2(lanes), num_warps=4,
         launch_pdl=overlap,
     )  # fmt: skip
     return out

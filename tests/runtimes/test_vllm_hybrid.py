@@ -1,0 +1,166 @@
+"""The hybrid inside the engine alone: a token has the same bits decoded, prefilled whole, in chunks, or recomputed.
+
+The sequences cross up to three edges of the delta rule's chunks of 64, in slots that served other sequences before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from isoexec_compiler import init
+from tests.runtimes import conftest
+from tests.runtimes.conftest import Workplace
+from tests.runtimes.processes import run_script
+from tests.support.bits import differing
+
+pytestmark = pytest.mark.runtime
+LENGTHS = (1, 3, 62, 63, 64, 65, 100, 160)
+RUNS = ("together", "arriving", "preempted")
+SCORES = ("whole", "cut")
+REFUSED = {
+    "stock layer": "is a QwenGatedDeltaNetAttention, not the adapter's GatedDeltaNet",
+    "another state dtype": "mamba_cache_dtype is 'float16', the contract needs 'auto'",
+    "other layers": r"layer_types is \['full_attention'",
+}
+DENSE = {
+    "model_type": "qwen3_5_text",
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+    "torch_dtype": "bfloat16",
+}
+
+
+def explored(place: Workplace, *, full: bool) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(7)
+    prompts = [torch.randint(0, 256, (length,), generator=generator).tolist() for length in LENGTHS]
+    run_script("vllm_hybrid_process.py", place.job("hybrid", prompts=prompts, full=full))
+    found: dict[str, Any] = torch.load(place.out / "hybrid.pt", weights_only=False)
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    return Workplace(tmp_path_factory.mktemp("vllm_hybrid"), "bf16", "qwen3_5_tiny")
+
+
+@pytest.fixture(scope="module")
+def engine(place: Workplace) -> dict[str, Any]:
+    return explored(place, full=True)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """The same stack with a gated MLP in every layer, from a checkpoint's configuration."""
+    root = tmp_path_factory.mktemp("vllm_hybrid_dense")
+    text, problems = init.contract_from(json.dumps(DENSE).encode(), "config.json", "dense_hybrid")
+    assert text is not None, problems
+    (root / "contracts").mkdir()
+    (root / "contracts" / "dense_hybrid.yaml").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conftest, "CONTRACTS", root / "contracts")
+        return Workplace(root, "bf16", "dense_hybrid")
+
+
+def differences(engine: dict[str, Any], run: str, score: str) -> tuple[int, int]:
+    """Bits of the run's sampled tokens against the same tokens as prompts: differing log-probabilities, of how many."""
+    first = sum(len(other["sequences"]) for other in list(engine["runs"].values())[: list(engine["runs"]).index(run)])
+    sampled, counts = engine["runs"][run], [0, 0]
+    for i, (prompt, decoded) in enumerate(zip(sampled["prompts"], sampled["sampled"], strict=True)):
+        counts[0] += differing(decoded, engine["scores"][score][first + i][prompt - 1 :])
+        counts[1] += len(decoded)
+    return counts[0], counts[1]
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("run", RUNS)
+def test_decode_is_prefill(
+    run: str, score: str, engine: dict[str, Any], record_property: Callable[[str, object], None]
+) -> None:
+    differ, compared = differences(engine, run, score)
+    record_property("cell", f"{run:<24} {score:<20} {differ:>4} of {compared}")
+    assert compared > 200
+    assert differ == 0
+
+
+def test_rounded_state_is_seen(engine: dict[str, Any]) -> None:
+    """A test of the test: the state between chunks kept in bf16, in the decoding steps alone."""
+    assert differences(engine, "rounded", "whole")[0] > 0
+
+
+def test_hazards_fired(engine: dict[str, Any]) -> None:
+    """Sequences cross chunk edges, steps mix one row and many, running requests are recomputed, slots serve again."""
+    lengths = {len(s) // 64 for s in engine["runs"]["together"]["sequences"]}
+    assert lengths >= {1, 2, 3}
+    assert engine["operators"]["arriving"]["gated_delta_step_beside"] > 0
+    extends = {run: engine["operators"][run]["gated_delta_extend"] for run in ("together", "preempted")}
+    assert extends["preempted"] > 2 * extends["together"]
+    assert sum(len(run["sequences"]) for run in engine["runs"].values()) > 8
+
+
+def test_cached_states(engine: dict[str, Any]) -> None:
+    """The states at the end of a cached page are resumed from."""
+    cached = engine["cached"]
+    assert cached["hit"] > 1600
+    assert differing(cached["cold"], cached["warm"]) == 0
+
+
+def test_nothing_outside_a_region(engine: dict[str, Any]) -> None:
+    assert engine["audit"] == [{}]
+
+
+def test_weights(place: Workplace, engine: dict[str, Any]) -> None:
+    assert place.fingerprints(engine["fingerprints"]) == place.fingerprints()
+
+
+@pytest.mark.parametrize("check", REFUSED)
+def test_refused(check: str, engine: dict[str, Any]) -> None:
+    assert re.search(REFUSED[check], engine["said"][check]), engine["said"][check] or "nothing was refused"
+
+
+def test_dense(dense: Workplace, record_property: Callable[[str, object], None]) -> None:
+    engine = explored(dense, full=False)
+    for score in SCORES:
+        differ, compared = differences(engine, "together", score)
+        record_property("cell", f"{'dense together':<24} {score:<20} {differ:>4} of {compared}")
+        assert compared > 200
+        assert differ == 0
+    assert engine["audit"] == [{}]
+    assert dense.fingerprints(engine["fingerprints"]) == dense.fingerprints()
+
+
+def test_tensor_parallel(place: Workplace, engine: dict[str, Any]) -> None:
+    """Two ranks, each with half of the heads, of the states and of every expert's width: the bits of one."""
+    one, cut = engine["runs"]["together"], 120
+    chosen = [i for i, s in enumerate(one["sequences"]) if one["prompts"][i] < cut < len(s)]
+    place.prompts = [one["sequences"][i][:cut] for i in chosen]
+    plain = {"max_num_batched_tokens": 100, "max_num_seqs": 4, "enforce_eager": True, "tensor_parallel_size": 2}
+    two = place.engine("tp2", {"name": "tp2", "engine": plain, "prompt_logprobs": True, "max_tokens": 4})["tp2"]
+    compared = 0
+    for i, scored in zip(chosen, two["prompt"], strict=True):
+        decoded = one["sampled"][i][: cut - one["prompts"][i]]
+        assert differing(scored[one["prompts"][i] - 1 :], decoded) == 0
+        compared += len(decoded)
+    assert compared > 200
+    assert place.fingerprints(two["fingerprints"]) == place.fingerprints()

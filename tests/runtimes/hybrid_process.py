@@ -1,7 +1,7 @@
 """One rank of a hybrid trainer that goes through many layouts. usage: hybrid_process.py JOB.json RANK
 
 Job: name, contract, generated, model, out (folder), port, world (ranks), layouts: a list of [tp, sp, ep], runs (names of
-engine_process.py's files there; all on one rank, the last one on every layout), gradients (sequences whose summed
+engine_process.py's files there; all by one rank alone, the last one on every layout), gradients (sequences whose summed
 log-probability is differentiated on every layout).
 """
 
@@ -51,9 +51,8 @@ def wrongs(trainer: Trainer, model: Any, sequences: list[list[int]]) -> dict[str
     """The same sequences with one wrong at a time."""
     found = {}
     for name in MUTATIONS:
-        with apply(trainer.name, name), trainer.module("trace").collecting() as seen:
-            logprobs = scored(trainer.model_adapter, model, sequences, "packed", 1)
-        found[name] = {"logprobs": logprobs, "digests": seen.digests}
+        with apply(trainer.name, name):
+            found[name] = {"logprobs": scored(trainer.model_adapter, model, sequences, "packed", 1), "digests": {}}
     return found
 
 
@@ -78,14 +77,15 @@ def main() -> None:
         result[layout] = {"counted": counted(model)}
         if "gradients" in job:
             result[layout]["gradients"] = gradients(trainer, model, job["gradients"], [tp, sp, ep])
-        for run in job["runs"] if (tp, ep) == (1, 1) else job["runs"][-1:]:
+        for run in job["runs"] if rank == 0 and (tp, ep) == (1, 1) else job["runs"][-1:]:
             sequences = torch.load(Path(job["out"]) / f"{run}.pt")["sequences"]
             result[f"{layout} {run}"] = state(trainer, model, sequences, rank, tp, sp)
         if job["runs"] and (tp, ep) == (1, 1):
             trainer.module("guard").first_forward("trainer_score")
-            result["probes"] = trainer.module("probes").probe()
-            result["wrongs"] = wrongs(trainer, model, sequences) if rank == 0 else {}
-            result["cast"] = cast(trainer, model, sequences)
+            if rank == 0:
+                result["probes"] = trainer.module("probes").probe()
+                result["wrongs"] = wrongs(trainer, model, sequences[:4])
+                result["cast"] = cast(trainer, model, sequences)
     torch.save(result, Path(job["out"]) / f"{job['name']}.{rank}.pt")
     dist.barrier()
     sys.stdout.flush()

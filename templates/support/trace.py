@@ -72,7 +72,7 @@ def _cut(region: str, rows: torch.Tensor, cut: Mapping[str, int]) -> Iterator[to
 def collecting() -> Iterator[Trace]:
     """Collect row digests while the context is open; the trace is filled when it closes."""
     cut, seen, trace = widths(), dict[str, list[torch.Tensor]](), Trace()
-    vocab, width = package.load().model["vocab_size"], package.load().model.get("moe_intermediate_size", 0)
+    vocab = package.load().model["vocab_size"]
 
     def tap(region: str, operator: str, arguments: list[torch.Tensor], result: torch.Tensor) -> None:
         if operator == "embedding":
@@ -83,10 +83,10 @@ def collecting() -> Iterator[Trace]:
             return  # log-probabilities are compared themselves; a partial is a node that depends on the number of ranks
         if operator == "dispatch":
             return  # integers
-        if operator == "expert_down" and arguments[0].shape[1] < width:
-            return  # a node, as above
-        if operator == "combine_slots":
-            roots = tree_sum(arguments[0])
+        if operator == "expert_down":
+            return  # rows or nodes: digested where they are whole, when a token's rows are added
+        if operator in ("expert_combine", "combine_slots"):
+            roots = tree_sum(arguments[0]) if operator == "combine_slots" else arguments[0].detach()
             seen.setdefault("expert_down", []).append(row_digests(roots.flatten(0, 1)).unique())
         if operator in ("router", "gdn_gates"):
             result = torch.cat((result[0].float(), result[1]), dim=1)

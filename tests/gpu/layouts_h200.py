@@ -152,9 +152,7 @@ def on_rank(group: dist.ProcessGroup, job: dict[str, Any]) -> None:
         report[name] = total.tolist()
         if rank == 0:
             print(f"{name}: {report[name]} (differ from one GPU, of; differ from the engine, of)", flush=True)
-            (out / "layouts.json").write_text(
-                json.dumps({"machine": harness.machine(), **job, "counts": report})
-            )
+            (out / "layouts.json").write_text(json.dumps({"machine": harness.machine(), **job, "counts": report}))
 
 
 def trainer(job: dict[str, Any]) -> None:

@@ -19,13 +19,13 @@ def reference(x: torch.Tensor, chosen: torch.Tensor, *weights: torch.Tensor) -> 
 
 def gradients(trainer: Any, job: dict[str, Any], models: dict[str, Any], rank: int) -> dict[str, list[float]]:
     """For each layout the errors of the gradients of x, router, gate_up and down, relative to float64's norms."""
-    layout = trainer.module("package").load().model
-    experts, width, hidden = (layout[n] for n in ("num_experts", "moe_intermediate_size", "hidden_size"))
+    model = trainer.module("package").load().model
+    experts, width, hidden = (model[n] for n in ("num_experts", "moe_intermediate_size", "hidden_size"))
     whole = models["1 off 1"].decoder.layers[0].mlp
     found: dict[str, list[float]] = {}
-    for tp, sp, ep in job["layouts"]:
+    for layout, mlp in ((name, built.decoder.layers[0].mlp) for name, built in models.items()):
+        tp, sp = mlp.tp.size(), mlp.sequence_parallel
         groups = job["world"] // tp
-        mlp = models[f"{tp} {'on' if sp else 'off'} {ep}"].decoder.layers[0].mlp
         generator = torch.Generator().manual_seed(7)
         inputs = [torch.randn(24 + 8 * i, hidden, generator=generator).to(torch.bfloat16) for i in range(groups)]
         slopes = [torch.randn(x.shape, generator=generator) for x in inputs]
@@ -56,5 +56,5 @@ def gradients(trainer: Any, job: dict[str, Any], models: dict[str, Any], rank: i
             dist.all_reduce(whole_gradient)
         pairs = [(x.grad.double()[:, 0], own(exact_inputs[rank // tp].grad))]
         pairs += zip((router, gate_up.flatten(1, 2), down), (p.grad for p in exact), strict=True)
-        found[f"{tp} {'on' if sp else 'off'} {ep}"] = [float((a - b).norm() / b.norm()) for a, b in pairs]
+        found[layout] = [float((a - b).norm() / b.norm()) for a, b in pairs]
     return found

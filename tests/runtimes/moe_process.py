@@ -1,7 +1,8 @@
 """One rank of a trainer with experts that goes through many layouts. usage: moe_process.py JOB.json RANK
 
-Job: name, contract, generated, model, out (folder), port, world (ranks), run (name of engine_process.py's file there),
-layouts: a list of [tp, sp, ep], counts: a list of [a, b], which stand for a * tp + b tokens.
+Job: name, contract, generated, model, out (folder), port, world (ranks), runs (names of engine_process.py files there;
+all on one rank, the first one on every layout), layouts: a list of [tp, sp, ep, experts by width], counts: a list of
+[a, b], which stand for a * tp + b tokens.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ class Trainer:
     def module(self, name: str) -> Any:
         return importlib.import_module(f"{self.name}.{name}")
 
-    def model(self, tp: int, sp: bool, ep: int) -> Any:
+    def model(self, tp: int, sp: bool, ep: int, by_width: bool = False) -> Any:
         from megatron.core import parallel_state
 
         parallel_state.destroy_model_parallel()
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=tp,
             expert_model_parallel_size=ep,
-            expert_tensor_parallel_size=tp if ep == 1 else 1,
+            expert_tensor_parallel_size=tp if ep == 1 or by_width else 1,
         )
         config = self.model_adapter.transformer_config(
             tensor_parallel=tp,
             sequence_parallel=sp,
             expert_parallel=ep,
+            experts_by_width=by_width,
             use_cpu_initialization=True,
             perform_initialization=False,
         )
@@ -69,9 +71,7 @@ class Trainer:
         return whole.keys() == self.tensors.keys() and not any(differing(t, whole[n]) for n, t in self.tensors.items())
 
 
-def state(
-    trainer: Trainer, model: Any, sequences: list[list[int]], rank: int, tp: int, sp: bool
-) -> dict[str, Any]:
+def state(trainer: Trainer, model: Any, sequences: list[list[int]], rank: int, tp: int, sp: bool) -> dict[str, Any]:
     """What this rank computes of the sequences, and the weights that it holds.
 
     Groups of tensor parallelism cut the sequences into other batches, so that an expert's owner serves ranks with other
@@ -90,6 +90,10 @@ def state(
         "fingerprints": trainer.module("weights").fingerprints(trainer.pieces(model)),
         "gathered": trainer.gathered(model),
     }
+
+
+def named(tp: int, sp: bool, ep: int, by_width: bool) -> str:
+    return f"{tp} {'on' if sp else 'off'} {ep}{' by width' if by_width else ''}"
 
 
 def tokens(count: int, hidden: int, seed: int) -> torch.Tensor:
@@ -112,14 +116,18 @@ def layers(trainer: Trainer, job: dict[str, Any], models: dict[str, Any], rank: 
     trainer.module("regions").BOUND.ledger.case = "layer"
     whole = models["1 off 1"].decoder.layers[0].mlp
     found: dict[str, list[int]] = {}
-    for tp, sp, ep in job["layouts"]:
-        layout = f"{tp} {'on' if sp else 'off'} {ep}"
+    known: dict[tuple[int, int], torch.Tensor] = {}
+    for tp, sp, ep, by_width in job["layouts"]:
+        layout = named(tp, sp, ep, by_width)
         counts = [max(0, a * tp + b) for a, b in job["counts"]]
         for i in range(len(counts)):
             count = counts[(i + rank // tp) % len(counts)] * (tp if sp else 1)
-            x = tokens(count, hidden, seed=1000 * i + rank // tp)
+            seed = 1000 * i + rank // tp
+            x = tokens(count, hidden, seed)
             mine = x.chunk(tp)[rank % tp] if sp and count else x
-            expected = whole(x)[0]
+            if (count, seed) not in known:
+                known[count, seed] = whole(x)[0]
+            expected = known[count, seed]
             expected = expected.chunk(tp)[rank % tp] if sp and count else expected
             out = models[layout].decoder.layers[0].mlp(mine)[0]
             found[f"{layout} {i}"] = [bits.differing(out, expected), out.numel()]
@@ -143,13 +151,15 @@ def rotated(trainer: Trainer, model: Any) -> dict[str, torch.Tensor]:
 def main() -> None:
     job, rank = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
     trainer = Trainer(job, rank)
-    sequences = torch.load(Path(job["out"]) / f"{job['run']}.pt")["sequences"]
+    runs = [torch.load(Path(job["out"]) / f"{run}.pt")["sequences"] for run in job["runs"]]
     result: dict[str, Any] = {}
     models: dict[str, Any] = {}
-    for tp, sp, ep in job["layouts"]:
-        layout = f"{tp} {'on' if sp else 'off'} {ep}"
-        models[layout] = trainer.model(tp, sp, ep)
-        result[layout] = state(trainer, models[layout], sequences, rank, tp, sp)
+    for tp, sp, ep, by_width in job["layouts"]:
+        layout = named(tp, sp, ep, by_width)
+        models[layout] = trainer.model(tp, sp, ep, by_width)
+        result[layout] = state(trainer, models[layout], runs[0], rank, tp, sp)
+    for run, sequences in zip(job["runs"][1:], runs[1:], strict=True):
+        result[run] = state(trainer, models["1 off 1"], sequences, rank, 1, False)
     trainer.module("guard").first_forward("trainer_score")
     result["layers"] = layers(trainer, job, models, rank)
     result["gradients"] = gradients(trainer, job, models, rank)

@@ -18,27 +18,25 @@ SECONDS = 600
 
 
 def run_script(script: str, job: dict[str, Any], ranks: int = 1, **environment: str) -> None:
-    """Start one process for each rank and wait. Raises AssertionError with the last output of a rank that fails."""
+    """Run a script of this folder, by one process or by ranks forked from one, and wait.
+
+    Raises AssertionError with the last output if one fails.
+    """
     out = Path(job["out"])
     file = out / f"{job['name']}.json"
     file.write_text(json.dumps(job))
-    running = []
-    for rank in range(ranks):
-        log = (out / f"{job['name']}.{rank}.log").open("w")
-        command = [sys.executable, "-W", "ignore", str(HERE / script), str(file), str(rank)]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        running.append(
-            (subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True), log)
-        )
-    for rank, (process, log) in enumerate(running):
+    arguments = [script, str(file), "0"] if ranks == 1 else ["forked.py", script, str(file), str(ranks)]
+    command = [sys.executable, "-W", "ignore", str(HERE / arguments[0]), *arguments[1:]]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    log = out / f"{job['name']}.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=env, start_new_session=True)
         try:
             code = process.wait(SECONDS)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # with the workers that it started
-            log.close()
-        text = Path(log.name).read_text()
-        assert code == 0, f"{job['name']}, rank {rank}, exited with {code}:\n{text[-4000:]}"
+    assert code == 0, f"{job['name']} exited with {code}:\n{log.read_text()[-4000:]}"
 
 
 def free_port() -> int:

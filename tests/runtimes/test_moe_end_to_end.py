@@ -18,12 +18,17 @@ from tests.runtimes.processes import free_port, run_script
 
 pytestmark = pytest.mark.runtime
 RANKS = 4
-LAYOUTS = [(tp, sp, ep) for tp in (1, 2, 4) for sp in ((False, True) if tp > 1 else (False,)) for ep in (1, 2, 4)]
-NAMES = [f"{tp} {'on' if sp else 'off'} {ep}" for tp, sp, ep in LAYOUTS]
+LAYOUTS = [
+    (tp, sp, ep, False) for tp in (1, 2, 4) for sp in ((False, True) if tp > 1 else (False,)) for ep in (1, 2, 4)
+]
+LAYOUTS += [(2, sp, 2, True) for sp in (False, True)]
+NAMES = [f"{tp} {'on' if sp else 'off'} {ep}{' by width' if by_width else ''}" for tp, sp, ep, by_width in LAYOUTS]
 # Numbers of tokens a * tp + b.
 COUNTS = {"0": (0, 0), "1": (0, 1), "3": (0, 3), "tp-1": (1, -1), "tp+1": (1, 1), "2tp+1": (2, 1), "509": (0, 509)}
 ENGINE = {**SMALL, "enable_prefix_caching": True, "max_num_batched_tokens": 48, "max_num_seqs": 5}
 RUN = {"name": "experts", "engine": {**ENGINE, "enforce_eager": False}, "repeat": 2, "uneven": True, "max_tokens": 12}
+# Eager, and every rank holds a share of every expert's width.
+RUN_TP2 = {**RUN, "name": "experts_tp2", "engine": {**ENGINE, "tensor_parallel_size": 2}, "repeat": 1}
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +44,15 @@ def engine(place: Workplace) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trainer(place: Workplace, engine: dict[str, Any]) -> list[dict[str, Any]]:
+def engine_tp2(place: Workplace) -> dict[str, Any]:
+    return place.engine("engine_tp2", RUN_TP2)["experts_tp2"]
+
+
+@pytest.fixture(scope="module")
+def trainer(place: Workplace, engine: dict[str, Any], engine_tp2: dict[str, Any]) -> list[dict[str, Any]]:
     """Results of each rank."""
-    job = place.job("trainer", run="experts", layouts=LAYOUTS, counts=list(COUNTS.values()))
+    runs = [RUN["name"], RUN_TP2["name"]]
+    job = place.job("trainer", runs=runs, layouts=LAYOUTS, counts=list(COUNTS.values()))
     run_script("moe_process.py", {**job, "port": free_port(), "world": RANKS}, RANKS)
     return [torch.load(place.out / f"trainer.{rank}.pt") for rank in range(RANKS)]
 
@@ -95,13 +106,14 @@ def test_weights(layout: str, place: Workplace, engine: dict[str, Any], trainer:
     assert all(rank[layout]["gathered"] for rank in trainer)
 
 
-def test_tensor_parallel_engine(place: Workplace, record_property: Callable[[str, object], None]) -> None:
-    """Eager, and every rank holds a share of every expert's width."""
-    run = {**RUN, "name": "experts_tp2", "engine": {**ENGINE, "tensor_parallel_size": 2}, "repeat": 1}
-    engine = place.engine("engine_tp2", run)["experts_tp2"]
-    ranks = place.trainer("trainer_tp2", "experts_tp2", batchings=["padded"])
-    cell = compare(engine, "experts_tp2|padded|", ranks, ("experts_tp2", "tp, sp, ep 1 off 1"))
+def test_tensor_parallel_engine(
+    place: Workplace,
+    engine_tp2: dict[str, Any],
+    trainer: list[dict[str, Any]],
+    record_property: Callable[[str, object], None],
+) -> None:
+    cell = compare(engine_tp2, RUN_TP2["name"], trainer, ("experts_tp2", "tp, sp, ep 1 off 1"))
     record_property("cell", cell.line())
     assert cell.of_logprobs > 0
     assert cell.clean, cell.line()
-    assert place.fingerprints(engine["fingerprints"]) == place.fingerprints()
+    assert place.fingerprints(engine_tp2["fingerprints"]) == place.fingerprints()

@@ -28,9 +28,8 @@ SCAN_LAUNCH = {
     "scan_stages": Field(type="int", choices=(1, 2, 3), free=True, doc="depth of the scan's load pipeline"),
 }
 STEP_LAUNCH = {
-    "row_warps": Field(type="int", choices=(1, 2, 4), free=True, doc="warps of the step's first launch"),
-    "step_block_v": Field(type="int", choices=(32, 64, 128), free=True, doc="value columns of one step program"),
-    "step_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of one step program"),
+    "step_block_v": Field(type="int", choices=(64, 128), free=True, doc="value columns a step program reads at a time"),
+    "step_warps": Field(type="int", choices=(4, 8), free=True, doc="warps of one step program"),
 }
 
 
@@ -53,7 +52,7 @@ def chunk_problems(attributes: Values, constants: Values) -> Iterator[str]:
 
 
 def _recommend(attributes: Values) -> Settings:
-    return chunk_settings(row_warps=4, step_block_v=64, step_warps=4)
+    return chunk_settings(step_block_v=128, step_warps=4)
 
 
 IMPLEMENTATION = Implementation(

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from .gdn_caches import CprCaches
 from .gdn_prepare_triton import BLOCK, CHUNK, LOG2E, _locate, _split
-from .gdn_recurrent_triton import _recur
+from .gdn_recurrent_triton import PLACES, _keep_state, _recur, _take_state
 from .gdn_scan_triton import _advance
 
 
@@ -31,16 +31,25 @@ def _chunk_recurrent_kernel(
     head = tl.program_id(1)
     place = tl.program_id(2)
     begin, rows = _locate(cu_seqlens, sequences, place, LOOKUP)
-    inner = value[:, None] * K + tl.arange(0, K)[None, :]
     if rows > 0:
-        s = tl.load(starts + (place.to(tl.int64) * HV + head) * (V * K) + inner).to(tl.float32)
-        s = _recur(s, q, k, v, g, beta, out, begin, rows, head, value, scale, H, HV, K, V, BLOCK_V)
+        s = _take_state(starts + (place.to(tl.int64) * HV + head) * (V * K), value, True, K)
+        s = _recur(s, q, k, v, g, beta, out, begin, rows, head, value, scale, H, HV, K, V)
         if KEEP:
             i = tl.arange(0, LOOKUP)
             ends = tl.load(cu_seqlens + 1 + i, mask=i < sequences, other=2147483647)
             slot = tl.load(slots + tl.sum((ends <= begin).to(tl.int32), 0))
-            kept = running + (tl.maximum(slot, 0).to(tl.int64) * HV + head) * (V * K) + inner
-            tl.store(kept, s, mask=(slot > 0) & (rows < CHUNK))
+            kept = running + (tl.maximum(slot, 0).to(tl.int64) * HV + head) * (V * K)
+            _keep_state(kept, value, s, (slot > 0) & (rows < CHUNK), K)
+
+
+@triton.jit
+def _snapshot(tile, value, wanted, K: tl.constexpr):
+    """The state at `tile`, rounded once to bf16."""
+    s = _take_state(tile, value, wanted, K)
+    rounded = ()
+    for i in tl.static_range(K // PLACES):
+        rounded = rounded + (s[i].to(tl.bfloat16).to(tl.float32),)  # noqa: RUF005
+    return rounded
 
 
 @triton.jit
@@ -58,13 +67,12 @@ def _cpr_step_kernel(
         position = tl.load(positions + lane)
         t = position % CHUNK
         unit = slot.to(tl.int64) * HV + head
-        tile = unit * (V * K) + value[:, None] * K + tl.arange(0, K)[None, :]
         if t == 0:
-            s = tl.load(state + tile, mask=position > 0, other=0.0).to(tl.bfloat16).to(tl.float32)
+            s = _snapshot(state + unit * (V * K), value, position > 0, K)
         else:
-            s = tl.load(running + tile)
-        s = _recur(s, q, k, v, g, beta, out, lane.to(tl.int64), 1, head, value, scale, H, HV, K, V, BLOCK_V)
-        tl.store(running + tile, s)
+            s = _take_state(running + unit * (V * K), value, True, K)
+        s = _recur(s, q, k, v, g, beta, out, lane.to(tl.int64), 1, head, value, scale, H, HV, K, V)
+        _keep_state(running + unit * (V * K), value, s, True, K)
         tl.store(values + (unit * CHUNK + t) * V + value, tl.load(v + token * V + value))
         if tl.program_id(0) == 0:
             tl.store(gates + unit * CHUNK + t, tl.load(g + token))
@@ -78,30 +86,35 @@ def _cpr_step_kernel(
         tl.store(out + token * V + value, tl.zeros((BLOCK_V,), out.dtype.element_ty))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["lanes"])
 def _chain_kernel(
-    slots, positions, state, keys, values, gates, betas,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
+    slots, positions, lanes, state, keys, values, gates, betas,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, LOOKUP: tl.constexpr,
 ):  # fmt: skip
-    """The chain over a chunk that this step filled, in one program: the arithmetic of the chunk form."""
-    value = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
-    head = tl.program_id(1)
-    lane = tl.program_id(2)
-    slot = tl.load(slots + lane)
-    position = tl.load(positions + lane)
-    if (slot > 0) & (position % CHUNK == CHUNK - 1):
-        unit = slot.to(tl.int64) * HV + head
-        shared = slot.to(tl.int64) * H + head // (HV // H)
-        r = tl.arange(0, CHUNK)
-        column = tl.arange(0, K)[None, :]
+    """The chain over every chunk that this step filled, with the arithmetic of the chunk form. The programs share
+    those out: most steps have few or none."""
+    i = tl.arange(0, LOOKUP)
+    slot_i = tl.load(slots + i, mask=i < lanes, other=0)
+    full = ((slot_i > 0) & (tl.load(positions + i, mask=i < lanes, other=0) % CHUNK == CHUNK - 1)).to(tl.int32)
+    rank = tl.cumsum(full, 0)
+    items = tl.sum(full, 0) * (HV * (V // BLOCK_V))
+    r = tl.arange(0, CHUNK)
+    column = tl.arange(0, K)[None, :]
+    for item in range(tl.program_id(0), items, tl.num_programs(0)):
+        lane = tl.sum(tl.where((full > 0) & (rank == item // (HV * (V // BLOCK_V)) + 1), i, 0), 0)
+        head = item // (V // BLOCK_V) % HV
+        value = item % (V // BLOCK_V) * BLOCK_V + tl.arange(0, BLOCK_V)
+        slot = tl.load(slots + lane).to(tl.int64)
+        unit = slot * HV + head
+        shared = slot * H + head // (HV // H)
         tile = state + unit * (V * K) + value[:, None] * K + column
-        s = tl.load(tile, mask=position >= CHUNK, other=0.0)
+        s = tl.load(tile, mask=tl.load(positions + lane) >= CHUNK, other=0.0)
         key = tl.load(keys + (shared * CHUNK + r)[:, None] * K + column)
         val = tl.load(values + (unit * CHUNK + r)[:, None] * V + value[None, :])
         b = tl.load(betas + unit * CHUNK + r)
         G = tl.zeros((CHUNK,), tl.float32)
         last = 0.0
-        for t in range(CHUNK):
+        for t in tl.static_range(CHUNK):
             last = last + tl.load(gates + unit * CHUNK + t) * LOG2E
             G = tl.where(r == t, last, G)
         same = r[:, None] // BLOCK == r[None, :] // BLOCK
@@ -163,5 +176,7 @@ def cpr_step(
     )  # fmt: skip
     rest = (caches.state, caches.keys, caches.values, caches.gates, caches.betas)
     block_v = min(64, width)
-    _chain_kernel[(width // block_v, v_heads, lanes)](slots, positions, *rest, **dims, BLOCK_V=block_v, num_warps=4)
+    _chain_kernel[(min(264, lanes * v_heads * (width // block_v)),)](
+        slots, positions, lanes, *rest, **dims, BLOCK_V=block_v, LOOKUP=triton.next_power_of_2(lanes), num_warps=4
+    )
     return out

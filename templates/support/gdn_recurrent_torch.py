@@ -10,6 +10,18 @@ import torch
 from .gdn_tiles_torch import LOG2E, exp2
 from .trees import pair_sum
 
+PLACES = 8
+
+
+def product(s: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """S x [...,V] of s [...,V,K], x [...,1,K]: every eighth key in turn, then the tree over the eight places. What is
+    fused on sm90 is a product and a sum here."""
+    terms = (s * x).unflatten(-1, (-1, PLACES)).unbind(-2)
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return pair_sum(total)[..., 0]
+
 
 def recur(
     s: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
@@ -19,9 +31,9 @@ def recur(
     group = v.shape[1] // k.shape[1]
     key, query = (x.float().repeat_interleave(group, 1)[:, :, None, :] for x in (k, q))
     s = s * exp2(g * LOG2E)[..., None, None]
-    u = (v.float() - pair_sum(s * key)[..., 0]) * beta[..., None]
+    u = (v.float() - product(s, key)) * beta[..., None]
     s = s + u[..., None] * key
-    return s, (pair_sum(s * query)[..., 0] * scale).to(v.dtype)
+    return s, (product(s, query) * scale).to(v.dtype)
 
 
 def advance_together(

@@ -3,8 +3,10 @@
 
     S <- S * exp2(g log2 e);  u = (v - S k) beta;  S <- S + u k^T;  o = S q * scale
 
-S is held as [V, K]; sums over K are the balanced tree of adjacent pairs, so that no launch parameter moves a bit, and
-stopping after any token is exact. q, k, v are read in the model dtype, o is rounded to it.
+S is K / 8 tensors of eight keys by BLOCK_V value columns, a column held by eight threads. A sum over K is, in each of
+the eight places, a chain of fused multiply-adds over every eighth key, then the balanced tree of adjacent pairs of
+places: each tl.sum adds two terms, so that no launch parameter moves a bit, and stopping after any token is exact.
+q, k, v are read in the model dtype, o is rounded to it.
 """
 
 from __future__ import annotations
@@ -16,26 +18,73 @@ import triton
 import triton.language as tl
 
 from .gdn_prepare_triton import LOG2E
-from .trees_triton import pair_sum
+
+PLACES = tl.constexpr(8)
+
+
+@triton.jit
+def _eight():
+    """0..7 as [2,2,2]."""
+    b = tl.arange(0, 2)
+    return 4 * b[:, None, None] + 2 * b[None, :, None] + b[None, None, :]
+
+
+@triton.jit
+def _take_state(tile, value, wanted, K: tl.constexpr):
+    """The [BLOCK_V, K] state at `tile` as K / 8 fp32 tensors [2,2,2,BLOCK_V]; zeros where not wanted."""
+    at = tile + value[None, None, None, :] * K + _eight()[:, :, :, None]
+    s = ()
+    for i in tl.static_range(K // PLACES):
+        s = s + (tl.load(at + i * PLACES, mask=wanted, other=0.0).to(tl.float32),)  # noqa: RUF005
+    return s
+
+
+@triton.jit
+def _keep_state(tile, value, s, wanted, K: tl.constexpr):
+    at = tile + value[None, None, None, :] * K + _eight()[:, :, :, None]
+    for i in tl.static_range(K // PLACES):
+        tl.store(at + i * PLACES, s[i], mask=wanted)
+
+
+@triton.jit
+def _take_row(row, K: tl.constexpr):
+    x = ()
+    for i in tl.static_range(K // PLACES):
+        x = x + (tl.load(row + i * PLACES + _eight()).to(tl.float32)[:, :, :, None],)  # noqa: RUF005
+    return x
+
+
+@triton.jit
+def _product(s, x, K: tl.constexpr):
+    """S x [BLOCK_V]."""
+    total = s[0] * x[0]
+    for i in tl.static_range(1, K // PLACES):
+        total = tl.fma(s[i], tl.broadcast_to(x[i], s[i].shape), total)
+    return tl.sum(tl.sum(tl.sum(total, 2), 1), 0)
 
 
 @triton.jit
 def _recur(
     s, q, k, v, g, beta, out, begin, rows, head, value, scale,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
 ):  # fmt: skip
-    """`rows` tokens from row `begin` on state s [BLOCK_V, K]; returns the state after them."""
-    column = tl.arange(0, K)
+    """`rows` tokens from row `begin` on state s; returns the state after them."""
     for t in range(rows):
         at = (begin + t) * HV + head
         shared = ((begin + t) * H + head // (HV // H)) * K
-        k_t = tl.load(k + shared + column).to(tl.float32)[None, :]
-        q_t = tl.load(q + shared + column).to(tl.float32)[None, :]
+        k_t = _take_row(k + shared, K)
+        q_t = _take_row(q + shared, K)
         v_t = tl.load(v + at * V + value).to(tl.float32)
-        s = s * tl.exp2(tl.load(g + at) * LOG2E)
-        u = (v_t - tl.reshape(pair_sum(s * k_t), (BLOCK_V,))) * tl.load(beta + at)
-        s = s + u[:, None] * k_t
-        o = tl.reshape(pair_sum(s * q_t), (BLOCK_V,)) * scale
+        e = tl.exp2(tl.load(g + at) * LOG2E)
+        decayed = ()
+        for i in tl.static_range(K // PLACES):
+            decayed = decayed + (s[i] * e,)  # noqa: RUF005
+        u = ((v_t - _product(decayed, k_t, K)) * tl.load(beta + at))[None, None, None, :]
+        s = ()
+        for i in tl.static_range(K // PLACES):
+            x = decayed[i]
+            s = s + (tl.fma(tl.broadcast_to(u, x.shape), tl.broadcast_to(k_t[i], x.shape), x),)  # noqa: RUF005
+        o = _product(s, q_t, K) * scale
         tl.store(out + at * V + value, o.to(out.dtype.element_ty))
     return s
 
@@ -51,14 +100,13 @@ def _recurrent_kernel(
     sequence = tl.program_id(2)
     begin = tl.load(cu_seqlens + sequence).to(tl.int64)
     rows = (tl.load(cu_seqlens + sequence + 1) - begin).to(tl.int32)
-    s = tl.zeros((BLOCK_V, K), tl.float32)
+    slot = tl.load(slots + sequence) if CACHED else 0
+    tile = state + (tl.maximum(slot, 0).to(tl.int64) * HV + head) * (V * K) if CACHED else v
+    resumed = (slot > 0) & (tl.load(positions + sequence) > 0) if CACHED else False
+    s = _take_state(tile, value, resumed, K)
+    s = _recur(s, q, k, v, g, beta, out, begin, rows, head, value, scale, H, HV, K, V)
     if CACHED:
-        slot = tl.load(slots + sequence)
-        tile = (tl.maximum(slot, 0).to(tl.int64) * HV + head) * (V * K) + value[:, None] * K + tl.arange(0, K)[None, :]
-        s = tl.load(state + tile, mask=(slot > 0) & (tl.load(positions + sequence) > 0), other=0.0)
-    s = _recur(s, q, k, v, g, beta, out, begin, rows, head, value, scale, H, HV, K, V, BLOCK_V)
-    if CACHED:
-        tl.store(state + tile, s, mask=(slot > 0) & (rows > 0))
+        _keep_state(tile, value, s, (slot > 0) & (rows > 0), K)
 
 
 @triton.jit
@@ -72,10 +120,10 @@ def _recurrent_step_kernel(
     lane = tl.program_id(2)
     slot = tl.load(slots + lane)
     if slot > 0:
-        tile = (slot.to(tl.int64) * HV + head) * (V * K) + value[:, None] * K + tl.arange(0, K)[None, :]
-        s = tl.load(state + tile, mask=tl.load(positions + lane) > 0, other=0.0)
-        s = _recur(s, q, k, v, g, beta, out, lane.to(tl.int64), 1, head, value, scale, H, HV, K, V, BLOCK_V)
-        tl.store(state + tile, s)
+        tile = state + (slot.to(tl.int64) * HV + head) * (V * K)
+        s = _take_state(tile, value, tl.load(positions + lane) > 0, K)
+        s = _recur(s, q, k, v, g, beta, out, lane.to(tl.int64), 1, head, value, scale, H, HV, K, V)
+        _keep_state(tile, value, s, True, K)
     else:
         at = (lane.to(tl.int64) * HV + head) * V + value
         tl.store(out + at, tl.zeros((BLOCK_V,), out.dtype.element_ty))

@@ -29,15 +29,17 @@ Job = tuple[Shape, str, Values]
 def launches(shape: Shape, stage: str, tokens: int) -> Iterator[Values]:
     """Launches worth trying for a stage and a mean number of rows per expert."""
     mean = tokens * shape.top_k / shape.experts
-    heights = (16,) if mean <= 4 else (32, 64) if mean <= 40 else (64, 128)
-    for m, n, warps, depth in product(heights, (64, 128, 256), (4, 8), (3, 4)):
+    heights = (16,) if mean <= 4 else (16, 32, 64) if mean <= 40 else (64, 128)
+    columns = (32, 64, 128) if mean <= 4 else (64, 128, 256)
+    for m, n, warps, depth in product(heights, columns, (4, 8), (3, 4, 5)):
         launch = {"block_m": m, "block_n": n, "num_warps": warps, "num_stages": depth}
         if m * n > 128 * 256 or (m < 64 and (warps == 8 or n == 256)) or m * n // warps > 4096:
             continue
+        schedule = "experts" if mean <= 40 else "tiles"
         if stage == "gate_up":
-            yield from ({"schedule": "tiles", **launch, "block_k": k} for k in ((64, 128) if m < 64 else (64,)))
+            yield from ({"schedule": schedule, **launch, "block_k": k} for k in ((64, 128) if m < 64 else (64,)))
         elif m * n <= 128 * 128:
-            yield {"schedule": "tiles", **launch}
+            yield {"schedule": schedule, **launch}
     if mean > 4:
         last = {"block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}
         own = {"schedule": "resident"} if stage == "down" else {"schedule": "specialised", "block_k": 64}

@@ -8,13 +8,15 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 
 def _recommend(attributes: Values) -> Settings:
+    """Launches as `bench/moe_sweep.py` found them best on an H200, by the mean number of rows an expert has."""
     experts = int(attributes["experts"])
-    pipeline = {"num_warps": 4, "num_stages": 4}
+    tile: Values = {"schedule": "tiles", "block_m": 64, "block_n": 256, "block_k": 64, "num_warps": 4, "num_stages": 4}
     return Settings(
         launch={
             "sm90": (
-                (8 * experts, {"schedule": "tiles", "block_m": 16, "block_n": 128, "block_k": 128, **pipeline}),
-                (None, {"schedule": "tiles", "block_m": 64, "block_n": 256, "block_k": 64, **pipeline}),
+                (8 * experts, {**tile, "schedule": "experts", "block_m": 16, "block_n": 128, "block_k": 128}),
+                (32 * experts, tile),
+                (None, {**tile, "schedule": "specialised"}),
             )
         }
     )
@@ -39,9 +41,9 @@ IMPLEMENTATION = Implementation(
         "sm90": {
             "schedule": Field(
                 type="enum",
-                choices=("tiles", "specialised"),
+                choices=("experts", "tiles", "specialised"),
                 free=True,
-                doc="one program a tile; or warps that copy beside warps that multiply, on every multiprocessor",
+                doc="one program an expert, or a tile; or warps that copy beside warps that multiply",
             ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of one tile"),
             "block_n": Field(type="int", choices=(32, 64, 128, 256), free=True, doc="columns of one tile"),

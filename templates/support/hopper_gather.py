@@ -25,6 +25,16 @@ ROWS = 128
 COLUMNS = 256
 CHUNK = 64
 STAGES = 4
+# 16 bytes of a row in a thread, where the product leaves 4: four lanes of a row exchange their columns.
+WIDE = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64], [0, 128]],
+        [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
+        [[16, 0], [32, 0]],
+        [],
+        [64, COLUMNS],
+    )
+)
 COPIERS = 128  # threads that copy tokens; each signals the arrival of its own
 
 
@@ -51,12 +61,14 @@ def _copy(x, weight, order, table, units, top_k, upper, lower, w_tiles, full, em
         tile = table + unit // across * 3
         expert = gl.load(tile)
         if expert >= 0:
-            row = gl.load(tile + 1) + gl.arange(0, 64, gl.SliceLayout(1, layout))
+            first_row = gl.load(tile + 1)
+            row = first_row + gl.arange(0, 64, gl.SliceLayout(1, layout))
             end = gl.load(tile + 2)
             first = gl.load(order + row, mask=row < end, other=0) // top_k
             second = gl.load(order + row + 64, mask=row + 64 < end, other=0) // top_k
             a = x + first.to(gl.int64)[:, None] * K + feature[None, :]
             b = x + second.to(gl.int64)[:, None] * K + feature[None, :]
+            half = first_row + 64 < end
             weight_row = expert * N + unit % across * COLUMNS
             for k in range(0, K, CHUNK):
                 mbarrier.wait(empty.index(slot), phase ^ 1)
@@ -64,7 +76,8 @@ def _copy(x, weight, order, table, units, top_k, upper, lower, w_tiles, full, em
                 mbarrier.expect(ready, COLUMNS * CHUNK * 2)
                 tma.async_copy_global_to_shared(weight, [weight_row, k], ready, w_tiles.index(slot))
                 async_copy.async_copy_global_to_shared(upper.index(slot), a + k)
-                async_copy.async_copy_global_to_shared(lower.index(slot), b + k)
+                if half:
+                    async_copy.async_copy_global_to_shared(lower.index(slot), b + k)
                 async_copy.mbarrier_arrive(ready, increment_count=False)
                 slot, phase = _next(slot, phase, STAGES)
     async_copy.wait_group(0)
@@ -94,10 +107,11 @@ def _multiply(out, table, units, x_tiles, w_tiles, full, empty, HALF: gl.constex
                     slot, phase = _next(slot, phase, STAGES)
                 sums = warpgroup_mma_wait(0, deps=(sums,))
                 mbarrier.arrive(empty.index(_before(slot, STAGES)))
-                row = first + gl.arange(0, 64, gl.SliceLayout(1, layout))
-                column = unit % across * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+                row = first + gl.arange(0, 64, gl.SliceLayout(1, WIDE))
+                column = unit % across * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, WIDE))
                 target = out + row.to(gl.int64)[:, None] * N + column[None, :]
-                gl.store(target, sums.to(gl.bfloat16), mask=(row < end)[:, None] & (column < N)[None, :])
+                sums = gl.convert_layout(sums.to(gl.bfloat16), WIDE)
+                gl.store(target, sums, mask=(row < end)[:, None] & (column < N)[None, :])
             else:
                 for _ in range(K // CHUNK):
                     mbarrier.wait(full.index(slot), phase)

@@ -22,10 +22,12 @@ PLAIN: Values = {"schedule": "tiles", "block_m": 16, "block_n": 64, "num_warps":
 GATE_UP: tuple[Values, ...] = (
     {**PLAIN, "block_m": 64, "block_n": 256, "block_k": 64},
     {**PLAIN, "block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 8, "num_stages": 2},
+    {**PLAIN, "schedule": "experts", "block_n": 32, "block_k": 128},
     {**PLAIN, "schedule": "specialised", "block_k": 64},
 )
 DOWN: tuple[Values, ...] = (
     {**PLAIN, "block_m": 32, "block_n": 128},
+    {**PLAIN, "schedule": "experts", "block_n": 32},
     {**PLAIN, "schedule": "resident"},
 )
 LOADS = ("uniform", "one expert", "few rows", "edges")

@@ -163,7 +163,8 @@ def main() -> None:
     trainer.module("guard").first_forward("trainer_score")
     result["layers"] = layers(trainer, job, models, rank)
     result["gradients"] = gradients(trainer, job, models, rank)
-    result["rotated"] = rotated(trainer, models["4 off 1"])
+    if "4 off 1" in models:
+        result["rotated"] = rotated(trainer, models["4 off 1"])
     torch.save(result, Path(job["out"]) / f"{job['name']}.{rank}.pt")
     dist.barrier()
     sys.stdout.flush()

@@ -22,19 +22,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from .expert_tiles import tiles
 
 ROWS = 128
-COLUMNS = 256
 CHUNK = 64
 STAGES = 4
-# 16 bytes of a row in a thread, where the product leaves 4: four lanes of a row exchange their columns.
-WIDE = gl.constexpr(
-    gl.DistributedLinearLayout(
-        [[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64], [0, 128]],
-        [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
-        [[16, 0], [32, 0]],
-        [],
-        [64, COLUMNS],
-    )
-)
 COPIERS = 128  # threads that copy tokens; each signals the arrival of its own
 
 
@@ -85,7 +74,7 @@ def _copy(x, weight, order, table, units, top_k, upper, lower, w_tiles, full, em
 
 @gluon.jit
 def _multiply(out, table, units, x_tiles, w_tiles, full, empty, HALF: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
-              COLUMNS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+              COLUMNS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     across: gl.constexpr = (N + COLUMNS - 1) // COLUMNS
     slot = 0
@@ -121,8 +110,8 @@ def _multiply(out, table, units, x_tiles, w_tiles, full, empty, HALF: gl.constex
 
 @gluon.jit(do_not_specialize=["units", "top_k"])
 def _hopper_gather_kernel(x, weight, order, table, out, units, top_k, N: gl.constexpr, K: gl.constexpr,
-                          COLUMNS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr,
-                          COPIERS: gl.constexpr):  # fmt: skip
+                          COLUMNS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr, COPIERS: gl.constexpr,
+                          WIDE: gl.constexpr):  # fmt: skip
     x_layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     upper = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, CHUNK], x_layout)
     lower = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, CHUNK], x_layout)
@@ -134,14 +123,22 @@ def _hopper_gather_kernel(x, weight, order, table, out, units, top_k, N: gl.cons
         mbarrier.init(empty.index(slot), count=2)
     gl.warp_specialize(
         [
-            (_multiply, (out, table, units, upper, w_tiles, full, empty, 0, N, K, COLUMNS, CHUNK, STAGES)),
-            (_multiply, (out, table, units, lower, w_tiles, full, empty, 1, N, K, COLUMNS, CHUNK, STAGES)),
+            (_multiply, (out, table, units, upper, w_tiles, full, empty, 0, N, K, COLUMNS, CHUNK, STAGES, WIDE)),
+            (_multiply, (out, table, units, lower, w_tiles, full, empty, 1, N, K, COLUMNS, CHUNK, STAGES, WIDE)),
             (_copy, (x, weight, order, table, units, top_k, upper, lower, w_tiles, full, empty,
                      N, K, COLUMNS, CHUNK, STAGES)),
         ],
         [4, 4],
         [208, 88],
     )  # fmt: skip
+
+
+def _wide(columns: int) -> gl.DistributedLinearLayout:
+    """16 bytes of a row in a thread, where a product leaves 4: four lanes of a row exchange their columns."""
+    doubled = [[0, 1 << bit] for bit in range(5, columns.bit_length() - 1)]
+    registers = [[0, 1], [0, 2], [0, 4], [8, 0], *doubled]
+    lanes = [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [64, columns])
 
 
 def hopper_gather(
@@ -153,13 +150,14 @@ def hopper_gather(
     / T; offsets: int32 [E + 1]; out: bf16 [R, N].
     """
     experts, columns, width = weight.shape
+    wide = 256 if columns > 128 else 128
     table = tiles(offsets, order.numel(), ROWS)
-    units = table.shape[0] * -(-columns // COLUMNS)
+    units = table.shape[0] * -(-columns // wide)
     layout = gl.NVMMASharedLayout(128, 16, 2)
     flat = weight.view(experts * columns, width)
-    described = TensorDescriptor(flat, list(flat.shape), list(flat.stride()), [COLUMNS, CHUNK], layout)
+    described = TensorDescriptor(flat, list(flat.shape), list(flat.stride()), [wide, CHUNK], layout)
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count
     _hopper_gather_kernel[(min(units, processors),)](
         x, described, order, table, out, units, order.numel() // x.shape[0], columns, width,
-        COLUMNS, CHUNK, STAGES, COPIERS, num_warps=4, enable_fp_fusion=False,
+        wide, CHUNK, STAGES, COPIERS, _wide(wide), num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip

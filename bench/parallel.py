@@ -6,6 +6,7 @@ Reductions of fp32 nodes from 64 KiB to 168 MB, in CUDA graphs. NVLink multicast
 from __future__ import annotations
 
 import argparse
+import importlib
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -55,40 +56,47 @@ def goal(size: int) -> str:
     return "<= 1.0" if size <= 256 << 10 else "<= 1.1" if size >= 8 << 20 else ""
 
 
-def reductions(group: dist.ProcessGroup, collectives: ModuleType, combine: Callable) -> Iterator[harness.Row]:
+def reductions(group: dist.ProcessGroup, modules: dict[str, ModuleType], combine: Callable) -> Iterator[harness.Row]:
     """Tree reductions through peer memory and through torch.distributed against NCCL's own, in fp32 and in bf16."""
-    world = dist.get_world_size(group)
+    world, collectives = dist.get_world_size(group), modules["tree_collectives"]
+    others = (world - 1) / world
     for rows in ROWS:
         part = normal(rows, HIDDEN, seed=rows, device="cuda")
         native = part.bfloat16()
         slices = [t.new_empty(rows // world, HIDDEN) for t in (part, native)]
         size = part.numel() * 4
-        name = f"{size / 2**20:g} MiB of fp32, {world} GPUs"
-        share = (world - 1) / world * size / NVLINK_BYTES_PER_MS
+        words = size * 2 * (world - 1) <= modules["peer_memory"].ONE_SHOT_BYTES
         tree = lambda part=part: collectives.tree_all_reduce(part, group, combine)  # noqa: E731
         scatter = lambda part=part: collectives.tree_reduce_scatter(part, group, combine)  # noqa: E731
-        ours, portable, fp32, bf16 = paired(
-            [
+        # What is reduced, ours, NCCL in fp32 and in bf16, and the parts of the message that a rank receives in each.
+        for kind, ours, fp32, bf16, received in (
+            (
+                "all-reduce",
                 tree,
-                without_peers(tree, collectives),
                 lambda part=part: dist.all_reduce(part, group=group),
                 lambda native=native: dist.all_reduce(native, group=group),
-            ]
-        )
-        yield harness.row(f"all-reduce, {name}", ours, "NCCL fp32", fp32, 1.5 * share, goal(size))
-        yield harness.row(f"all-reduce, {name}", ours, "NCCL bf16, other bits", bf16, 1.5 * share, "")
-        yield harness.row(f"all-reduce without peer memory, {name}", portable, "NCCL fp32", fp32, 1.5 * share, "")
-        ours, portable, fp32, bf16 = paired(
-            [
+                (2 * (world - 1) if words else 1.5 * others, 2 * others, others),
+            ),
+            (
+                "reduce-scatter",
                 scatter,
-                without_peers(scatter, collectives),
                 lambda part=part, out=slices[0]: dist.reduce_scatter_tensor(out, part, group=group),
                 lambda native=native, out=slices[1]: dist.reduce_scatter_tensor(out, native, group=group),
-            ]
-        )
-        yield harness.row(f"reduce-scatter, {name}", ours, "NCCL fp32", fp32, share, goal(size))
-        yield harness.row(f"reduce-scatter, {name}", ours, "NCCL bf16, other bits", bf16, share, "")
-        yield harness.row(f"reduce-scatter without peer memory, {name}", portable, "NCCL fp32", fp32, share, "")
+                (
+                    2 * others if size * 2 * others <= modules["peer_memory"].ONE_SHOT_BYTES else others,
+                    others,
+                    others / 2,
+                ),
+            ),
+        ):
+            times = paired([ours, fp32, bf16, without_peers(ours, collectives)])
+            mib = [f"{share * size / 2**20:.3g} MiB received" for share in received]
+            name = f"{kind}, {size / 2**20:g} MiB of fp32, {world} GPUs"
+            floor = (1.5 if kind == "all-reduce" else 1) * others * size / NVLINK_BYTES_PER_MS
+            ms, *peers, portable = times
+            yield harness.row(f"{name} ({mib[0]})", ms, f"NCCL fp32 ({mib[1]})", peers[0], floor, goal(size))
+            yield harness.row(f"{name} ({mib[0]})", ms, f"NCCL bf16, other bits ({mib[2]})", peers[1], floor, "")
+            yield harness.row(f"without peer memory: {name}", portable, "NCCL fp32", peers[0], floor, "")
 
 
 def without_peers(function: Callable[[], object], collectives: ModuleType) -> Callable[[], object]:
@@ -107,8 +115,11 @@ def without_peers(function: Callable[[], object], collectives: ModuleType) -> Ca
 def on_rank(group: dist.ProcessGroup) -> None:
     """One process: times; rank 0 writes the table."""
     matmul = render_kernel("matmul_tree", "sm90", {"n": HIDDEN, "k": 4096, "split": "rows", "out": "model"})
+    collectives = support_module("tree_collectives")
+    peers = importlib.import_module(f"{collectives.__package__}.peer_memory")
+    modules = {"tree_collectives": collectives, "peer_memory": peers}
     rows = []
-    for row in reductions(group, support_module("tree_collectives"), matmul.combine):
+    for row in reductions(group, modules, matmul.combine):
         rows.append(row)
         if dist.get_rank(group) == 0:
             print(row["name"], row["ours_ms"], row["peer"], row["peer_ms"], row["ratio"], flush=True)

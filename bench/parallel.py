@@ -65,7 +65,9 @@ def reductions(group: dist.ProcessGroup, modules: dict[str, ModuleType], combine
         native = part.bfloat16()
         slices = [t.new_empty(rows // world, HIDDEN) for t in (part, native)]
         size = part.numel() * 4
-        words = size * 2 * (world - 1) <= modules["peer_memory"].ONE_SHOT_BYTES
+        limit = modules["peer_memory"].ONE_SHOT_BYTES
+        gathered = 2 * (world - 1) if 2 * (world - 1) * size <= limit else 1.5 * others
+        scattered = 2 * others if 2 * others * size <= limit else others
         tree = lambda part=part: collectives.tree_all_reduce(part, group, combine)  # noqa: E731
         scatter = lambda part=part: collectives.tree_reduce_scatter(part, group, combine)  # noqa: E731
         # What is reduced, ours, NCCL in fp32 and in bf16, and the parts of the message that a rank receives in each.
@@ -75,7 +77,7 @@ def reductions(group: dist.ProcessGroup, modules: dict[str, ModuleType], combine
                 tree,
                 lambda part=part: dist.all_reduce(part, group=group),
                 lambda native=native: dist.all_reduce(native, group=group),
-                (2 * (world - 1) if words else 1.5 * others, 2 * others, others),
+                (gathered, 2 * others, others),
             ),
             (
                 "reduce-scatter",

@@ -84,11 +84,7 @@ def reductions(group: dist.ProcessGroup, modules: dict[str, ModuleType], combine
                 scatter,
                 lambda part=part, out=slices[0]: dist.reduce_scatter_tensor(out, part, group=group),
                 lambda native=native, out=slices[1]: dist.reduce_scatter_tensor(out, native, group=group),
-                (
-                    2 * others if size * 2 * others <= modules["peer_memory"].ONE_SHOT_BYTES else others,
-                    others,
-                    others / 2,
-                ),
+                (scattered, others, others / 2),
             ),
         ):
             times = paired([ours, fp32, bf16, without_peers(ours, collectives)])

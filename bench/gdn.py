@@ -167,9 +167,8 @@ def main() -> None:
             found.append(row)
 
     with torch.no_grad():
-        laws(rxc(16))
-        repeats(rxc(16))
-        accuracy(rxc(16), None)
+        for line in (*laws(rxc(16)), *repeats(rxc(16)), *accuracy(rxc(16), None)):
+            print(line, flush=True)
         if options.laws:
             return
         for lanes in (16, 256) if options.quick else (16, 64, 256):
@@ -178,7 +177,7 @@ def main() -> None:
     fla = fla_chunk()
     if fla is not None:
         with torch.no_grad():
-            accuracy(rxc(16), fla)
+            print(*accuracy(rxc(16), fla), sep="\n", flush=True)
         for tokens in (8192,) if options.quick else (8192, 16384):
             take(forward(tokens, fla))
     if not (options.quick or options.sweep):

@@ -48,9 +48,10 @@ def _keep_state(tile, value, s, wanted, K: tl.constexpr):
 
 @triton.jit
 def _take_row(row, K: tl.constexpr):
+    """The K elements at `row`, a block of pointers as `_eight`, as K / 8 fp32 tensors [2,2,2,1]."""
     x = ()
     for i in tl.static_range(K // PLACES):
-        x = x + (tl.load(row + i * PLACES + _eight()).to(tl.float32)[:, :, :, None],)  # noqa: RUF005
+        x = x + (tl.load(row + i * PLACES).to(tl.float32)[:, :, :, None],)  # noqa: RUF005
     return x
 
 
@@ -69,9 +70,10 @@ def _recur(
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
 ):  # fmt: skip
     """`rows` tokens from row `begin` on state s; returns the state after them."""
+    eight = _eight()
     for t in range(rows):
         at = (begin + t) * HV + head
-        shared = ((begin + t) * H + head // (HV // H)) * K
+        shared = ((begin + t) * H + head // (HV // H)) * K + eight
         k_t = _take_row(k + shared, K)
         q_t = _take_row(q + shared, K)
         v_t = tl.load(v + at * V + value).to(tl.float32)

@@ -44,7 +44,7 @@ def lower(contract: Contract) -> Plan:
 
 def _adapters(runtime: str, used: set[str]) -> tuple[str, ...]:
     declared = runtimes()[runtime]
-    return declared.adapters + tuple(name for op, name in declared.adapters_by_op.items() if op in used)
+    return declared.adapters + tuple(n for op, names in declared.adapters_by_op.items() if op in used for n in names)
 
 
 def _kernels(contract: Contract) -> Iterator[Kernel]:

@@ -153,7 +153,7 @@ class Runtime:
     adapters: tuple[str, ...]
     cases: tuple[str, ...]
     topologies: tuple[str, ...]
-    adapters_by_op: Mapping[str, str] = field(default_factory=dict)
+    adapters_by_op: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def _discover(package: str, attribute: str) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The hybrid inside the engine alone: a token has the same bits decoded, prefilled whole, in chunks, or recomputed.
+"""The hybrid inside the engine alone: a token has the same bits decoded, prefilled whole, in chunks, or recomputed, and
+from a checkpoint as such models are published.
 
 The sequences cross up to three edges of the delta rule's chunks of 64, in slots that served other sequences before.
 """
@@ -22,9 +23,9 @@ from tests.support.bits import differing
 pytestmark = pytest.mark.runtime
 LENGTHS = (1, 3, 62, 63, 64, 65, 100, 160)
 RUNS = ("together", "arriving", "preempted")
-SCORES = ("whole", "cut")
+SCORES = ("whole", "cut", "published")
 REFUSED = {
-    "stock layer": "is a QwenGatedDeltaNetAttention, not the adapter's GatedDeltaNet",
+    "stock layer": "is a Unregistered, not the adapter's GatedDeltaNet",
     "another state dtype": "mamba_cache_dtype is 'float16', the contract needs 'auto'",
     "other layers": r"layer_types is \['full_attention'",
 }
@@ -141,7 +142,7 @@ def test_refused(check: str, engine: dict[str, Any]) -> None:
 
 def test_dense(dense: Workplace, record_property: Callable[[str, object], None]) -> None:
     engine = explored(dense, full=False)
-    for score in SCORES:
+    for score in SCORES[:2]:
         differ, compared = differences(engine, "together", score)
         record_property("cell", f"{'dense together':<24} {score:<20} {differ:>4} of {compared}")
         assert compared > 200

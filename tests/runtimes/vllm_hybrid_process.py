@@ -40,13 +40,13 @@ class Engines:
     def module(self, name: str) -> Any:
         return importlib.import_module(f"{self.job['contract']}.{name}")
 
-    def start(self, arguments: dict[str, Any]) -> None:
+    def start(self, arguments: dict[str, Any], model: str = "") -> None:
         from vllm import LLM
 
         if self.llm is not None:
             close(self.llm)
         settings = self.module("adapters.vllm_settings")
-        self.llm = LLM(**settings.engine_arguments(model=self.job["model"], **arguments))
+        self.llm = LLM(**settings.engine_arguments(model=model or self.job["model"], **arguments))
 
     def run(self, name: str, generate: Callable[[dict[str, Any]], list[Any]] | None = None, **options: Any) -> None:
         """Sample from every prompt of the job; counts the operators that ran."""
@@ -99,16 +99,42 @@ def cached(engines: Engines) -> dict[str, Any]:
     return {"cold": cold["sampled"][0], "warm": warm["sampled"][0], "hit": warm["cached"][0]}
 
 
+def published(job: dict[str, Any]) -> str:
+    """The same model as such models are published: text part of a model that sees, experts in one tensor, sections of
+    rotary for three positions."""
+    from safetensors.torch import load_file, save_file
+
+    folder, model = Path(job["out"]) / "published", Path(job["model"])
+    folder.mkdir()
+    text = json.loads((model / "config.json").read_text())
+    text["rope_parameters"] |= {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    config = {"architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe", "text_config": text}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = load_file(model / "model.safetensors")
+    for layer in range(text["num_hidden_layers"]):
+        mlp = f"model.layers.{layer}.mlp.experts"
+        gate, up, down = (
+            [tensors.pop(f"{mlp}.{expert}.{part}_proj.weight") for expert in range(text["num_experts"])]
+            for part in ("gate", "up", "down")
+        )
+        tensors[f"{mlp}.gate_up_proj"] = torch.cat([torch.stack(gate), torch.stack(up)], dim=1)
+        tensors[f"{mlp}.down_proj"] = torch.stack(down)
+    named = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    named["model.visual.patch_embed.proj.weight"] = torch.zeros(2)
+    save_file(named, folder / "model.safetensors")
+    return str(folder)
+
+
 def refusals(engines: Engines) -> dict[str, str]:
     from vllm.distributed import cleanup_dist_env_and_memory
-    from vllm.model_executor.custom_op import op_registry_oot
+    from vllm.model_executor.models import qwen3_5
 
     close(engines.llm)
     engines.llm = None
     found = {}
-    kept = {"QwenGatedDeltaNetAttention": engines.module("adapters.vllm_gated_delta").QwenGatedDeltaNetAttention}
+    unregistered = type("Unregistered", (qwen3_5.QwenGatedDeltaNetAttention,), {})  # no registry exchanges it
     kinds = ["full_attention", "linear_attention", "linear_attention", "linear_attention"]
-    with patch.dict(op_registry_oot, kept):
+    with patch.object(qwen3_5, "QwenGatedDeltaNetAttention", unregistered):
         found["stock layer"] = said(lambda: engines.start(WHOLE))
     cleanup_dist_env_and_memory()
     found["another state dtype"] = said(lambda: engines.start({**WHOLE, "mamba_cache_dtype": "float16"}))
@@ -140,6 +166,8 @@ def main() -> None:
     engines.start(CUT)
     engines.score("cut", alone=False)
     if job["full"]:
+        engines.start(WHOLE, published(job))
+        engines.score("published", alone=False)
         engines.start(CACHED)
         engines.found["cached"] = cached(engines)
         engines.found["said"] = refusals(engines)

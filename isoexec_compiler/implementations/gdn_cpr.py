@@ -20,7 +20,7 @@ def _recommend(attributes: Values) -> Settings:
 IMPLEMENTATION = Implementation(
     name="gdn_cpr",
     op="gated_delta_rule",
-    version=1,
+    version=2,
     doc=(
         "The fp32 chain of the chunk form gives every chunk its first state, rounded to bf16; outputs come only from "
         "the recurrence inside the chunk, all chunks in parallel. Decode runs the recurrence and moves the chain on "

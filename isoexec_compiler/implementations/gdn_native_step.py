@@ -5,8 +5,8 @@ from __future__ import annotations
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 RECURRENT_ROUNDING = (
-    "S * exp2(g * fp32(log2 e)), then u = (v - S k) * beta, then S + u k^T, each operation rounded in fp32",
-    "S k and S q: balanced tree of adjacent pairs over the key axis",
+    "S * exp2(g * fp32(log2 e)), then u = (v - S k) * beta, each rounded in fp32; then S + u k^T, fused on sm90",
+    "S k and S q: in eight places every eighth key in order, fused on sm90, then the balanced tree of adjacent places",
     "o = (S q) * scale, rounded to bf16",
 )
 RECURRENT_LAUNCH = {
@@ -24,7 +24,7 @@ def recurrent_settings(attributes: Values) -> Settings:
 IMPLEMENTATION = Implementation(
     name="gdn_native_step",
     op="gated_delta_rule",
-    version=1,
+    version=2,
     doc=(
         "The usual engine's decode: the state after every token in fp32, no tensor cores. Its bits are not those of "
         "chunk kernels, so no `equal_bits` claim over both can hold: the baseline that the others replace."

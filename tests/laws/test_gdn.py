@@ -75,6 +75,18 @@ def test_neighbours_move_nothing(place: str, implementation: str) -> None:
         start += length
 
 
+@pytest.mark.parametrize("implementation", EXACT)
+def test_empty_sequences_move_nothing(place: str, implementation: str) -> None:
+    module, given = kernel(implementation, place), rows(6, place, seed=14)
+    caches, four = poisoned(module, 5, place), integers([4, 3, 2, 1], place)
+    whole = module.gated_delta_rule(**given, cu_seqlens=integers([0, 5, 6], place))
+    assert_same_bits(module.gated_delta_rule(**given, cu_seqlens=integers([0, 0, 5, 5, 6], place)), whole)
+    _, found = extend(module, given, (0, 5, 0, 1), [0] * 4, [0, 5, 0, 1], caches, four, place)
+    assert_same_bits(found, whole)
+    for cache in (caches,) if isinstance(caches, torch.Tensor) else caches:
+        assert cache[[0, 2, 4]].isnan().all()
+
+
 @pytest.mark.parametrize("implementation", ["gdn_rxc", "gdn_cpr", "gdn_recurrent_everywhere", "gdn_native_step"])
 def test_null_lanes_touch_nothing(place: str, implementation: str) -> None:
     module, given = kernel(implementation, place), rows(3, place, seed=4)

@@ -15,6 +15,15 @@ from tests.support.targets import INTERPRETING
 
 ATTRIBUTES = {"qk_heads": 1, "v_heads": 2, "key_dim": 64, "value_dim": 64, "scale": 0.125}
 ALLOWED = ("approximate transcendental", "flush to zero", "unrounded multiply or add, which ptxas may fuse")
+LAUNCHED = {
+    "gdn_rxc": {"_scan_kernel", "_gather_kernel", "_stow_kernel", "_gradient_kernel", "_step_kernel", "_edge_kernel"},
+    "gdn_chunk_everywhere": {"_scan_kernel", "_gather_kernel", "_stow_kernel", "_gradient_kernel"},
+    "gdn_native_chunk": {"_scan_kernel", "_gradient_kernel"},
+    "gdn_cpr": {"_scan_kernel", "_chunk_recurrent_kernel", "_gradient_kernel", "_cpr_step_kernel", "_chain_kernel"},
+    "gdn_recurrent_everywhere": {"_recurrent_kernel", "_gradient_kernel", "_recurrent_step_kernel"},
+    "gdn_native_step": {"_recurrent_step_kernel"},
+}
+FUSED = ("gradient", "reverse", "recurrent", "cpr_step")  # gradients have no bits to keep; recurrences say tl.fma
 
 pytestmark = pytest.mark.skipif(INTERPRETING, reason="an interpreting process compiles nothing")
 
@@ -28,15 +37,19 @@ def compiled(implementation: str) -> list[Variant]:
     return found
 
 
-@pytest.mark.parametrize("implementation", [n for n, i in implementations().items() if i.op == "gated_delta_rule"])
+@pytest.mark.parametrize("implementation", LAUNCHED)
 def test_kernels_hold_nothing_that_moves_bits(implementation: str) -> None:
     found = compiled(implementation)
-    assert found
+    assert LAUNCHED[implementation] <= {kernel.name for kernel in found}
     for kernel in found:
-        allowed = (*ALLOWED, "fused multiply-add") if "gradient" in kernel.name or "reverse" in kernel.name else ALLOWED
+        allowed = (*ALLOWED, "fused multiply-add") if any(part in kernel.name for part in FUSED) else ALLOWED
         assert not offences(kernel.ptx, allowed), (kernel.name, offences(kernel.ptx, allowed))
         assert set(re.findall(r"(\S+)\.ftz", kernel.ptx)) <= {"ex2.approx"}, kernel.name
         assert set(operand_widths(kernel.ttgir)) <= {2}, (kernel.name, operand_widths(kernel.ttgir))
+
+
+def test_every_implementation_is_scanned() -> None:
+    assert set(LAUNCHED) == {name for name, known in implementations().items() if known.op == "gated_delta_rule"}
 
 
 def test_every_dot_takes_bf16_operands() -> None:

@@ -14,21 +14,29 @@ can avoid, at the rates measured on that machine. Predictions, and what came of 
 """
 
 
+COLUMNS = {
+    "ours_ms": "ours",
+    "peer": "peer",
+    "peer_ms": "peer's",
+    "ratio": "ratio",
+    "floor_ms": "floor",
+    "goal": "goal",
+}
+
+
 def table(path: Path) -> str:
-    """One result file as a section."""
+    """One result file as a section: a table of times, or, of laws, a line each."""
     data = json.loads(path.read_text())
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
-    lines = [
-        f"## {path.stem}",
-        "",
-        f"{data['machine']}; {versions}. `{data['command']}`",
-        "",
-        "| what | ours | peer | peer's | ratio | floor | goal |",
-        "| --- | ---: | --- | ---: | ---: | ---: | --- |",
-    ]
-    for row in data["rows"]:
-        cells = (row["name"], row["ours_ms"], row["peer"], row["peer_ms"], row["ratio"], row["floor_ms"], row["goal"])
-        lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
+    lines = [f"## {path.stem}", "", f"{data['machine']}; {versions}. `{data['command']}`", ""]
+    if "ours_ms" in data["rows"][0]:
+        lines += [f"| what | {' | '.join(COLUMNS.values())} |", "| --- | ---: | --- | ---: | ---: | ---: | --- |"]
+        for row in data["rows"]:
+            cells = (row[key] for key in ("name", *COLUMNS))
+            lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
+    else:
+        for row in data["rows"]:
+            lines.append(f"* {row['name']}: " + ", ".join(f"{key} {row[key]}" for key in row if key != "name"))
     return "\n".join(lines) + "\n"
 
 

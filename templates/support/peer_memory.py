@@ -24,7 +24,7 @@ from .tree_collectives import combined_slice
 Combine = Callable[[torch.Tensor], torch.Tensor]
 
 # Bytes of words a rank may receive in one shot; above it plain writes and a second shot cost less. Moves no bit.
-ONE_SHOT_BYTES = 4 << 20
+ONE_SHOT_BYTES = 1 << 20
 # The largest part; a larger one takes the process group's own way. Moves no bit.
 PART_BYTES = 192 << 20
 
@@ -51,7 +51,6 @@ def _words_kernel(part, out, peers, calls, share, size, WHOLE: tl.constexpr, RAN
     """
     program = tl.program_id(0)
     call = tl.load(calls + program) + 1
-    tl.store(calls + program, call)
     index = program * BLOCK + tl.arange(0, BLOCK)
     live = index < share
     half = (call & 1) * RANKS * CAPACITY
@@ -70,6 +69,8 @@ def _words_kernel(part, out, peers, calls, share, size, WHOLE: tl.constexpr, RAN
         if sender != RANK:
             bits = _received(own + half + sender * CAPACITY + index, call, live)
             tl.store(out + sender * share + index, bits, mask=live)
+    tl.debug_barrier()  # every warp has read the number
+    tl.store(calls + program, call)
 
 
 @triton.jit(do_not_specialize=["share", "size"])

@@ -26,6 +26,7 @@ import triton.language as tl
 from .gdn_prepare_triton import CHUNK, _locate, tiles
 from .gdn_scan_triton import _tile, scan
 
+NEVER = tl.constexpr(float("-inf"))  # log2 of what a chunk without its last row leaves to the next: nothing
 SCAN = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 3}
 
 
@@ -48,7 +49,7 @@ def _reverse_rows(
     G = tl.load(scalars + r, mask=live, other=0.0)
     b = tl.load(scalars + CHUNK + r, mask=live, other=0.0)
     p = tl.load(scalars + 2 * CHUNK + r, mask=live, other=0.0)
-    last = 0.0 if MASKED else tl.load(scalars + CHUNK - 1)
+    last = NEVER if MASKED else tl.load(scalars + CHUNK - 1)
     passed = ds.to(tl.bfloat16)
     tl.store(ends + value[:, None] * K + tl.arange(0, K)[None, :], passed)
     u = tl.dot(passed, tl.trans(key)) * tl.exp2(last - G)[None, :]
@@ -121,7 +122,7 @@ def _gradient_kernel(
             place = scalars + (slot.to(tl.int64) * HV + head) * (3 * CHUNK)
             G = tl.load(place + r, mask=live, other=0.0)
             b = tl.load(place + CHUNK + r, mask=live, other=0.0)
-            last = tl.load(place + CHUNK - 1, mask=rows == CHUNK, other=0.0)
+            last = tl.load(place + CHUNK - 1, mask=rows == CHUNK, other=NEVER)
             dp = tl.zeros((CHUNK, CHUNK), tl.float32)
             da = tl.zeros((CHUNK, CHUNK), tl.float32)
             read_q = tl.zeros((CHUNK, K), tl.float32)

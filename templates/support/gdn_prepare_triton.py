@@ -89,7 +89,8 @@ def _inverse_kernel(
         G = tl.load(place, mask=live, other=0.0)
         b = tl.load(place + CHUNK, mask=live, other=0.0)
         a = tl.dot(key, tl.trans(key)) * tl.exp2(G[None, :] - G[:, None]) * -b[None, :]
-        high, low = _split(tl.where(r[:, None] < r[None, :], a, 0.0))
+        # A row that is not there has G = 0: exp2(0 - G_s) may be infinite, and would reach every column.
+        high, low = _split(tl.where((r[:, None] < r[None, :]) & live[None, :], a, 0.0))
         eye = r[:, None] == r[None, :]
         x = tl.where(eye, 1.0, 0.0)
         for _ in tl.static_range(BLOCK - 1):

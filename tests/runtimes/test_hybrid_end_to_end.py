@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from examples import tiny
+from tests.runtimes import hybrid_dense
 from tests.runtimes.comparison import compare
 from tests.runtimes.conftest import PLAIN, Workplace
 from tests.runtimes.hybrid_mutations import MUTATIONS
@@ -108,3 +109,18 @@ def test_hazards_fired(engine: dict[str, Any]) -> None:
     chunked = engine[RUNS[-1]["name"]]
     assert max(chunked["prompts"]) > 64 + 48 // 2
     assert {len(s) // 64 for s in chunked["sequences"]} >= {0, 1}
+
+
+def test_dense(tmp_path_factory: pytest.TempPathFactory, record_property: Callable[[str, object], None]) -> None:
+    """The same stack with a gated MLP in every layer."""
+    place = hybrid_dense.workplace(tmp_path_factory.mktemp("dense_hybrid"))
+    place.prompts = tiny.prompts(6, 256, 100)
+    engine = place.engine("engine", RUNS[-1])
+    ranks = place.trainer("trainer", *engine, layout="tp2+sp", batchings=["packed"])
+    (run,) = engine
+    cell = compare(engine[run], f"{run}|packed|", ranks, (f"dense {run}", "tp2+sp packed"))
+    record_property("cell", cell.line())
+    assert cell.of_logprobs > 200
+    assert cell.missing.keys() >= {"gdn_core", "gdn_out", "attn_gate", "down"}
+    assert cell.clean, cell.line()
+    assert place.fingerprints(engine[run]["fingerprints"]) == place.fingerprints()

@@ -1,0 +1,32 @@
+"""Decays so fast that a chunk forgets more than fp32 holds: a short chunk's missing rows must not reach the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.laws.gdn_inputs import edges, kernel, rows
+from tests.support.bits import assert_same_bits
+
+LENGTH, CUTS = 70, (33, 47, 50, 63)
+
+
+@pytest.mark.parametrize("implementation", ["gdn_rxc", "gdn_cpr"])
+def test_rows_do_not_see_the_end_of_their_chunk(place: str, implementation: str) -> None:
+    """The sum of log2 decays passes -128 within the chunk; every prefix has the bits of the whole."""
+    module, given = kernel(implementation, place), rows(LENGTH, place, seed=5)
+    given["g"] = given["g"] * 0 - 3.0
+    whole = module.gated_delta_rule(**given, cu_seqlens=edges((LENGTH,), place))
+    assert whole.isfinite().all()
+    for cut in CUTS:
+        part = {name: x[:cut].contiguous() for name, x in given.items()}
+        assert_same_bits(module.gated_delta_rule(**part, cu_seqlens=edges((cut,), place)), whole[:cut])
+
+
+def test_gradients_are_finite(place: str) -> None:
+    module, given = kernel("gdn_rxc", place), rows(CUTS[1], place, seed=6)
+    given["g"] = given["g"] * 0 - 3.0
+    leaves = {name: x.detach().requires_grad_() for name, x in given.items()}
+    module.gated_delta_rule(**leaves, cu_seqlens=edges((CUTS[1],), place)).float().sum().backward()
+    assert all(leaf.grad is not None and leaf.grad.isfinite().all() for leaf in leaves.values())
+    assert torch.stack([leaf.grad.float().abs().amax() for leaf in leaves.values()]).min() > 0

@@ -6,7 +6,6 @@ The sequences cross up to three edges of the delta rule's chunks of 64, in slots
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from isoexec_compiler import init
-from tests.runtimes import conftest
 from tests.runtimes.conftest import Workplace
 from tests.runtimes.processes import run_script
 from tests.support.bits import differing
@@ -29,36 +26,6 @@ REFUSED = {
     "another state dtype": "mamba_cache_dtype is 'float16', the contract needs 'auto'",
     "other layers": r"layer_types is \['full_attention'",
 }
-DENSE = {
-    "model_type": "qwen3_5_text",
-    "vocab_size": 256,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "linear_num_key_heads": 4,
-    "linear_num_value_heads": 8,
-    "linear_key_head_dim": 64,
-    "linear_value_head_dim": 64,
-    "linear_conv_kernel_dim": 4,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-6,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
-    "torch_dtype": "bfloat16",
-}
-
-
-def explored(place: Workplace, *, full: bool) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(7)
-    prompts = [torch.randint(0, 256, (length,), generator=generator).tolist() for length in LENGTHS]
-    run_script("vllm_hybrid_process.py", place.job("hybrid", prompts=prompts, full=full))
-    found: dict[str, Any] = torch.load(place.out / "hybrid.pt", weights_only=False)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +35,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 @pytest.fixture(scope="module")
 def engine(place: Workplace) -> dict[str, Any]:
-    return explored(place, full=True)
-
-
-@pytest.fixture(scope="module")
-def dense(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    """The same stack with a gated MLP in every layer, from a checkpoint's configuration."""
-    root = tmp_path_factory.mktemp("vllm_hybrid_dense")
-    text, problems = init.contract_from(json.dumps(DENSE).encode(), "config.json", "dense_hybrid")
-    assert text is not None, problems
-    (root / "contracts").mkdir()
-    (root / "contracts" / "dense_hybrid.yaml").write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conftest, "CONTRACTS", root / "contracts")
-        return Workplace(root, "bf16", "dense_hybrid")
+    generator = torch.Generator().manual_seed(7)
+    prompts = [torch.randint(0, 256, (length,), generator=generator).tolist() for length in LENGTHS]
+    run_script("vllm_hybrid_process.py", place.job("hybrid", prompts=prompts))
+    found: dict[str, Any] = torch.load(place.out / "hybrid.pt", weights_only=False)
+    return found
 
 
 def differences(engine: dict[str, Any], run: str, score: str) -> tuple[int, int]:
@@ -138,17 +96,6 @@ def test_weights(place: Workplace, engine: dict[str, Any]) -> None:
 @pytest.mark.parametrize("check", REFUSED)
 def test_refused(check: str, engine: dict[str, Any]) -> None:
     assert re.search(REFUSED[check], engine["said"][check]), engine["said"][check] or "nothing was refused"
-
-
-def test_dense(dense: Workplace, record_property: Callable[[str, object], None]) -> None:
-    engine = explored(dense, full=False)
-    for score in SCORES[:2]:
-        differ, compared = differences(engine, "together", score)
-        record_property("cell", f"{'dense together':<24} {score:<20} {differ:>4} of {compared}")
-        assert compared > 200
-        assert differ == 0
-    assert engine["audit"] == [{}]
-    assert dense.fingerprints(engine["fingerprints"]) == dense.fingerprints()
 
 
 def test_tensor_parallel(place: Workplace, engine: dict[str, Any]) -> None:

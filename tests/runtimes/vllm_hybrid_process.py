@@ -1,6 +1,6 @@
 """A hybrid engine on its own, in one process. usage: vllm_hybrid_process.py JOB.json RANK
 
-Job: generated, contract, model, out (folder), name, prompts, full (also preemption, cached prefixes and refusals).
+Job: generated, contract, model, out (folder), name, prompts.
 Writes OUT/NAME.pt: {"runs": {name: what was sampled}, "scores": {name: log-probabilities of those sequences as
 prompts}, "operators": {run: {operator: how often}}, "said": {check: what a refusal said}}.
 """
@@ -152,25 +152,23 @@ def main() -> None:
     engines.start(WHOLE)
     engines.run("together")
     engines.run("arriving", staggered=True, uneven=True)
-    if job["full"]:
-        engines.run("preempted", lambda run: preempted(engines, run))
-        with patch.dict(engines.module("regions").BOUND.table, {("gdn_core", "gated_delta_step"): rounded(engines)}):
-            engines.run("rounded")
+    engines.run("preempted", lambda run: preempted(engines, run))
+    with patch.dict(engines.module("regions").BOUND.table, {("gdn_core", "gated_delta_step"): rounded(engines)}):
+        engines.run("rounded")
     engines.score("whole", alone=True)
     engines.llm.collective_rpc("isoexec_audit", args=(True,))
-    engines.score("audited", alone=True)
+    sample(engines.llm, {"max_tokens": 3}, job["prompts"])
     engines.found["audit"] = engines.llm.collective_rpc("isoexec_audit", args=(False,))
     for case in ("engine_prefill", "engine_decode"):
         engines.llm.collective_rpc("isoexec_first_forward", args=(case,))
     engines.found["fingerprints"] = engines.llm.collective_rpc("isoexec_fingerprints")
     engines.start(CUT)
     engines.score("cut", alone=False)
-    if job["full"]:
-        engines.start(WHOLE, published(job))
-        engines.score("published", alone=False)
-        engines.start(CACHED)
-        engines.found["cached"] = cached(engines)
-        engines.found["said"] = refusals(engines)
+    engines.start(WHOLE, published(job))
+    engines.score("published", alone=False)
+    engines.start(CACHED)
+    engines.found["cached"] = cached(engines)
+    engines.found["said"] = refusals(engines)
     torch.save(engines.found, Path(job["out"]) / f"{job['name']}.pt")
     sys.stdout.flush()
     os._exit(0)

@@ -46,8 +46,9 @@ def _words_kernel(part, out, peers, calls, share, size, WHOLE: tl.constexpr, RAN
                   CAPACITY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Every rank's `share` values for this rank, or its WHOLE part, into out, int32 [RANKS, share].
 
-    Values at `size` and beyond are zeros. Two halves of the buffer alternate: a rank can be one call ahead of another
-    and never two, for a call ends only when the words of all ranks have come.
+    Values at `size` and beyond are zeros. A program sends before it waits, and waits for the same program of the other
+    ranks alone. Two halves of the buffer alternate: a rank can be one call ahead of another and never two, for a call
+    ends only when the words of all ranks have come. Then, every warp having read it, the number of the call is stored.
     """
     program = tl.program_id(0)
     call = tl.load(calls + program) + 1
@@ -90,7 +91,11 @@ def _push_kernel(part, peers, share, size, START: tl.constexpr, WHOLE: tl.conste
 
 
 class PeerMemory:
-    """The buffers of one group: words, parts, results. Parts are free whenever no call is under way."""
+    """The buffers of one group: words, parts, results.
+
+    Between calls nobody reads or writes parts: a call that read them meets the others at a barrier afterwards. Results
+    are written only after a barrier of the same call, which every rank reaches after reading those of the call before.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         """All ranks together. Raises RuntimeError where the GPUs cannot write each other's memory."""

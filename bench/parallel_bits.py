@@ -23,8 +23,8 @@ from tests.support.inputs import normal
 from tests.support.rendering import render_kernel
 from tests.support.support_modules import support_module
 
-# Sizes between those that are timed, and rows that no group divides.
-BETWEEN = (1, 3, 255, 257, 509, 513, 2600)
+# Sizes between those that are timed, on the other side of each threshold of two GPUs, and rows that no group divides.
+BETWEEN = (1, 3, 65, 130, 255, 257, 509, 2600, 25000)
 Count = tuple[str, int, int]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from types import ModuleType
 
@@ -11,6 +12,8 @@ from isoexec_compiler.ops.gated_delta_rule import launchers
 from isoexec_compiler.registry import Values, implementations
 from tests.support.ptx import compiled_launches
 from tests.support.rendering import render_kernel
+
+os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # as in dry launches, so that what they compile is what a launch loads
 
 SCANS = ((64, 4, 3), (64, 4, 2), (64, 4, 1), (128, 8, 1), (128, 8, 2), (32, 4, 2), (32, 2, 2), (32, 2, 1))
 STEPS = ((128, 4), (64, 4), (128, 8), (64, 8))

@@ -17,7 +17,7 @@ os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # as in dry launches, so that what
 
 SCANS = ((64, 4, 3), (64, 4, 2), (64, 4, 1), (128, 8, 1), (128, 8, 2), (32, 4, 2), (32, 2, 2), (32, 2, 1))
 STEPS = ((128, 4), (64, 4), (128, 8), (64, 8))
-RECURRENT = ((8, 1), (16, 1), (32, 4), (64, 4), (16, 2), (32, 2), (128, 4), (128, 8))
+RECURRENT = ((8, 1), (16, 1), (32, 1), (16, 2), (32, 2), (64, 4))
 
 
 def attributes(qk_heads: int) -> Values:

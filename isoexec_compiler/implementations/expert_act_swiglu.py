@@ -6,7 +6,7 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 
 def _recommend(attributes: Values) -> Settings:
-    return Settings(launch={"sm90": ((512, {"rows": 1, "num_warps": 4}), (None, {"rows": 4, "num_warps": 4}))})
+    return Settings(launch={"sm90": ((512, {"rows": 1, "num_warps": 2}), (None, {"rows": 4, "num_warps": 4}))})
 
 
 IMPLEMENTATION = Implementation(

@@ -11,18 +11,13 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 def _recommend(attributes: Values) -> Settings:
     """Launches as `bench/moe_sweep.py` found them best on an H200, by the mean number of rows an expert has."""
     experts, hidden, width = (int(attributes[name]) for name in ("experts", "hidden", "width"))
-    tile: Values = {"schedule": "tiles", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}
-    fits = width <= 1024 and width // 8 % 32 == 0 and hidden % 128 == 0
-    return Settings(
-        constants={"leaves": 8},
-        launch={
-            "sm90": (
-                (8 * experts, {**tile, "schedule": "experts", "block_m": 16, "num_warps": 4, "num_stages": 3}),
-                (32 * experts, {**tile, "block_m": 32, "num_warps": 4}),
-                (None, {**tile, "schedule": "resident"} if fits else tile),
-            )
-        },
-    )
+    tile: Values = {"schedule": "tiles", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 4}
+    few: Values = {**tile, "schedule": "experts", "block_n": 128, "num_stages": 3}
+    many: tuple[tuple[int | None, Values], ...] = ((None, {**tile, "schedule": "resident"}),)
+    if width > 1024 or width // 8 % 32 or hidden % 128:
+        wide: Values = {**tile, "block_n": 128}
+        many = ((32 * experts, {**wide, "block_m": 32}), (None, {**wide, "block_m": 64, "num_warps": 8}))
+    return Settings(constants={"leaves": 8}, launch={"sm90": ((max(1, experts // 4), tile), (8 * experts, few), *many)})
 
 
 def _tree(attributes: Values, constants: Values) -> ReductionTree:

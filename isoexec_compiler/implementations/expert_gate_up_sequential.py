@@ -10,12 +10,14 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 def _recommend(attributes: Values) -> Settings:
     """Launches as `bench/moe_sweep.py` found them best on an H200, by the mean number of rows an expert has."""
     experts = int(attributes["experts"])
-    tile: Values = {"schedule": "tiles", "block_m": 64, "block_n": 256, "block_k": 64, "num_warps": 4, "num_stages": 4}
+    tile: Values = {"schedule": "tiles", "block_m": 16, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 5}
+    few: Values = {**tile, "schedule": "experts", "block_n": 128, "num_stages": 4}
     return Settings(
         launch={
             "sm90": (
-                (8 * experts, {**tile, "schedule": "experts", "block_m": 16, "block_n": 128, "block_k": 128}),
-                (32 * experts, tile),
+                (max(1, experts // 4), tile),
+                (8 * experts, few),
+                (16 * experts, {**few, "block_m": 32, "num_stages": 3}),
                 (None, {**tile, "schedule": "specialised"}),
             )
         }

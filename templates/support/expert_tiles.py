@@ -110,16 +110,27 @@ def _tiles_kernel(offsets, tiles, count, EXPERTS: tl.constexpr, WIDTH: tl.conste
 
 
 @triton.jit
-def rows_of(places, index, WALK: tl.constexpr):
-    """Expert, first row and end row of a program: all rows of expert `index` where `places` are offsets (WALK), or tile
-    `index` of the table that `tiles` returns."""
+def rows_of(offsets, index, WALK: tl.constexpr, BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr, WIDTH: tl.constexpr):
+    """Expert, first row and end row of a program: all rows of expert `index` (WALK), or tile `index` as `tiles` numbers
+    them, found without its table. Expert -1: no rows."""
     if WALK:
-        first = tl.load(places + index)
-        end = tl.load(places + index + 1)
+        first = tl.load(offsets + index)
+        end = tl.load(offsets + index + 1)
         return tl.where(first < end, index, -1), first, end
-    else:  # noqa: RET505
-        tile = places + index * 3
-        return tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+    column = tl.arange(0, WIDTH)
+    start = tl.load(offsets + column, mask=column < EXPERTS, other=0)
+    stop = tl.load(offsets + column + 1, mask=column < EXPERTS, other=0)
+    number = (stop - start + BLOCK_M - 1) // BLOCK_M
+    last = tl.cumsum(number, 0)
+    expert = tl.sum((last <= index).to(tl.int32), 0)
+    first = tl.sum(tl.where(column == expert, start - (last - number) * BLOCK_M, 0), 0) + index * BLOCK_M
+    end = tl.minimum(tl.sum(tl.where(column == expert, stop, 0), 0), first + BLOCK_M)
+    return tl.where(expert < WIDTH, expert, -1), first, end
+
+
+def programs(schedule: str, rows: int, experts: int, block_m: int) -> int:
+    """How many programs `rows_of` needs at most."""
+    return experts if schedule == "experts" else rows // block_m + min(experts, rows)
 
 
 def dispatch(experts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -161,7 +172,7 @@ def tiles(offsets: torch.Tensor, rows: int, block_m: int) -> torch.Tensor:
     tiles have expert -1.
     """
     experts = offsets.numel() - 1
-    count = rows // block_m + min(experts, rows)
+    count = programs("tiles", rows, experts, block_m)
     table = offsets.new_empty(count, 3)
     _tiles_kernel[(triton.cdiv(count, CHUNK),)](
         offsets, table, count,

@@ -2,8 +2,8 @@
 """Warp-specialised grouped GEMM for Hopper: sorted rows [R, K] by the weight [E, N, K] of their expert, K as a tree.
 
 A program keeps the rows of one tile in shared memory and walks all columns: one producer warp streams the weight with
-the tensor memory accelerator, two warpgroups multiply 64 rows by 64 columns each: the upper and lower rows of a tall
-tile, a half without rows left out; or, where shared memory does not hold 128 rows, the left and the right columns. A
+the tensor memory accelerator, two warpgroups multiply 64 rows by 64 columns each: the left and the right columns of
+64 rows or, of experts with fewer rows, the upper and lower rows of a tall tile, a half without rows left out. A
 leaf is one chain of wgmma instructions by ascending k from zero; a node is `left + right` in fp32.
 """
 
@@ -232,7 +232,7 @@ def hopper_experts(
     chunk = 64 if leaf % 64 == 0 else 32
     chunks = width // chunk
     lot = next(lot for lot in ((2, 1) if chunk == 64 else (3, 4, 2, 1)) if chunks % lot == 0)
-    tall = width <= 512
+    tall = width <= 512 and rows.shape[0] <= 96 * experts
     height, wide = (128, COLUMNS) if tall else (64, 2 * COLUMNS)
     table = tiles(offsets, rows.shape[0], height)
     stages = min(16, (SHARED_BYTES - height * width * 2) // (lot * wide * chunk * 2))

@@ -29,6 +29,10 @@ SMALL = Sizes(experts=8, top_k=2, hidden=64, width=128)
 LARGE = Sizes(experts=256, top_k=8, hidden=2048, width=512)
 TOKENS = {"cpu": (1, 2, 7, 8, 16, 64, 96), "interpreter": (1, 7), "sm90": (1, 2, 7, 8, 16, 64, 96, 512, 4096, 20480)}
 
+# The schedules with tiles: the interpreter knows no warp specialisation.
+_TILE: Values = {"schedule": "tiles", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 3}
+INTERPRETED = {"expert_gate_up_sequential": {**_TILE, "block_k": 64}, "expert_down_tree": _TILE}
+
 
 def sizes(place: str) -> Sizes:
     return LARGE if place == "sm90" else SMALL
@@ -58,7 +62,8 @@ class Moe:
         self.device, self.dtype = DEVICE[place], dtype
 
         def kernel(name: str, attributes: Values, constants: Values | None = None) -> ModuleType:
-            return render_kernel(name, TARGET[place], attributes, constants, dtype=dtype)
+            launch = INTERPRETED.get(name) if place == "interpreter" else None
+            return render_kernel(name, TARGET[place], attributes, constants, launch and ((None, launch),), dtype=dtype)
 
         projection = {"experts": s.experts, "top_k": s.top_k, "hidden": s.hidden, "width": s.width}
         route = {"softmax": softmax, "renormalise": True, "scaling": 1.0}

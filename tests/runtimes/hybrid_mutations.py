@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,14 +23,14 @@ def _recurrence(
 
     group = v.shape[1] // q.shape[1]
     wide = (q.float().repeat_interleave(group, 1), k.float().repeat_interleave(group, 1), v.float(), g, beta)
-    rows = [gated_delta_rule(*(x[a:b] for x in wide)) for a, b in zip(starts, starts[1:], strict=False) if b > a]
+    rows = [gated_delta_rule(*(x[a:b] for x in wide)) for a, b in pairwise(starts.tolist()) if b > a]
     return torch.cat(rows).to(v.dtype)
 
 
 def _convolution(x: torch.Tensor, weight: torch.Tensor, bias: None, starts: torch.Tensor) -> torch.Tensor:
     rows = [
         functional.conv1d(functional.pad(x[a:b].T, (3, 0))[None], weight[:, None], groups=x.shape[1])[0].T
-        for a, b in zip(starts, starts[1:], strict=False)
+        for a, b in pairwise(starts.tolist())
     ]
     return functional.silu(torch.cat(rows)).contiguous()
 

@@ -1,8 +1,8 @@
 """One rank of a hybrid trainer that goes through many layouts. usage: hybrid_process.py JOB.json RANK
 
-Job: name, contract, generated, model, out (folder), port, world (ranks), layouts: a list of [tp, sp, ep], runs (names of
-engine_process.py's files there; all by one rank alone, the last one on every layout), gradients (sequences whose summed
-log-probability is differentiated on every layout).
+Job: name, contract, generated, model, out (folder), port, world (ranks), layouts: a list of [tp, sp, ep], runs (names
+of engine_process.py's files there; all by one rank alone, the last one on every layout), gradients (sequences whose
+summed log-probability is differentiated on every layout).
 """
 
 from __future__ import annotations

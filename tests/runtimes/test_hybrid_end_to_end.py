@@ -35,7 +35,7 @@ RUNS = (
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     made = Workplace(tmp_path_factory.mktemp("hybrid"), "bf16", "qwen3_5_tiny")
-    made.prompts = tiny.prompts(9, made.document["model"]["config"]["vocab_size"], 100)
+    made.prompts = tiny.prompts(6, made.document["model"]["config"]["vocab_size"], 100)
     return made
 
 
@@ -59,7 +59,7 @@ def test_schedule(
     """However the engine cut and batched the requests."""
     cell = compare(engine[run], f"{NAMES[0]} {run}", trainer[:1], (run, "tp, sp, ep 1 off 1"))
     record_property("cell", cell.line())
-    assert cell.of_logprobs > 50
+    assert cell.of_logprobs > 40
     assert cell.clean, cell.line()
 
 
@@ -71,7 +71,7 @@ def test_layout(
     run = RUNS[-1]["name"]
     cell = compare(engine[run], f"{layout} {run}", trainer, (run, f"tp, sp, ep {layout}"))
     record_property("cell", cell.line())
-    assert cell.of_logprobs > 800
+    assert cell.of_logprobs > 600
     assert cell.missing.keys() == trainer[0]["probes"].keys() - {"logprobs"}
     assert cell.clean, cell.line()
 

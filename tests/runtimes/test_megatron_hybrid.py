@@ -43,7 +43,7 @@ def ranks(place: Workplace) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("layout", NAMES)
 def test_every_parameter(layout: str, ranks: list[dict[str, Any]], weights: dict[str, torch.Tensor]) -> None:
-    """Nothing is rounded between regions. The largest error seen is 7e-6."""
+    """Nothing is rounded between regions. The largest error seen is 5.9e-6."""
     for rank in ranks:
         gradients = rank[layout]["gradients"]
         assert gradients.keys() == weights.keys()

@@ -155,8 +155,9 @@ def cases(quick: bool) -> Iterator[Case]:
     if quick:
         for rows, warps in ((1, 2), (1, 4), (2, 4), (2, 8), (4, 8)):
             yield from norms(8192, 4096, {"rows": rows, "num_warps": warps})
-        for warps in (1, 2, 8):
-            yield from log_softmax(1024, 151936, {"num_warps": warps, "finish_block": 2048})
+        for schedule, warps in (("leaves", 4), ("leaves", 8), ("cluster", 4), ("cluster", 8)):
+            launch: Values = {"schedule": schedule, "num_warps": warps, "finish_block": 1024}
+            yield from log_softmax(1024, 151936, launch)
     for rows in (16, 8192):
         yield silu(rows, 12288)
         yield rotary(rows, 32)

@@ -11,7 +11,7 @@ def _recommend(attributes: Values) -> Settings:
     head_dim = int(attributes["head_dim"])
     specialised: Values = {"schedule": "warp_specialised", "num_warps": 4}
     few_rows = {
-        **specialised, "block_m": 64, "num_stages": 6 if head_dim <= 64 else 3, "programs": 264,
+        **specialised, "block_m": 64, "num_stages": 6, "programs": 132,
     }  # fmt: skip
     many_rows = {
         **specialised, "block_m": 128, "num_stages": 2 if head_dim > 128 else 4, "programs": 0,
@@ -66,7 +66,13 @@ IMPLEMENTATION = Implementation(
             ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows (tokens x heads) of one tile"),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
-            "num_stages": Field(type="int", choices=(1, 2, 3, 4, 5, 6), free=True, doc="depth of the load pipeline"),
+            "num_stages": Field(
+                type="int",
+                choices=(1, 2, 3, 4, 5, 6),
+                free=True,
+                doc="depth of the load pipeline, at most what fits; half of it where tiles of 64 rows are more than "
+                "`programs` and share multiprocessors",
+            ),
             "programs": Field(
                 type="int", minimum=0, free=True, doc="CTAs to reach by sharing splits out; 0: one CTA walks them all"
             ),

@@ -28,7 +28,7 @@ def _recommend(attributes: Values) -> Settings:
     block = min(4096, 1 << (leaf - 1).bit_length())
     return Settings(
         constants={"leaves": 8, "block": block, "lanes": min(512, block)},
-        launch={"sm90": ((None, {"num_warps": 4, "finish_block": 1024}),)},
+        launch={"sm90": ((None, {"schedule": "cluster", "num_warps": 4, "finish_block": 1024}),)},
     )
 
 
@@ -55,9 +55,16 @@ IMPLEMENTATION = Implementation(
     },
     launch={
         "sm90": {
-            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
+            "schedule": Field(
+                type="enum",
+                choices=("leaves", "cluster"),
+                free=True,
+                doc="of every column of whole rows; leaves: one kernel sums leaves and another writes; cluster: a row "
+                "in a cluster of programs, which sum leaves, exchange sums and write (eight leaves at most)",
+            ),
+            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program (leaves)"),
             "finish_block": Field(
-                type="int", choices=(512, 1024, 2048), free=True, doc="columns written by one program"
+                type="int", choices=(512, 1024, 2048), free=True, doc="columns written by one program (leaves)"
             ),
         }
     },

@@ -25,7 +25,7 @@ def _recommend(attributes: Values) -> Settings:
     common: Values = {"schedule": "tiles", "overlap": True}
     few: Values = {**common, "block_m": 16, "block_n": 32, "num_warps": 2, "num_stages": 8, "group": 1}
     if wide:
-        few = {**few, "block_n": 64, "num_warps": 4, "num_stages": 4}
+        few = {**few, "block_n": 64, "num_warps": 4, "num_stages": 4 if int(attributes["n"]) < 65536 else 6}
     some: Values = {**common, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 4 if wide else 8, "group": 1}
     many: Values = {**common, "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 3, "group": 8}
     launch: tuple[tuple[int | None, Values], ...]

@@ -25,21 +25,24 @@ def _recommend(attributes: Values) -> Settings:
     """Launches as `bench/gemm_sweep.py` found them best on an H200: enough programs first, then large tiles."""
     n, leaf = int(attributes["n"]), int(attributes["k"]) // 8
     block = next((size for size in (64, 32, 16) if leaf % size == 0), 64)
-    common: Values = {"share": 2, "group": 8, "overlap": True}
+    common: Values = {"share": 8, "group": 8, "overlap": True}
     beside: Values = {"schedule": "warps", "block_m": 16, "block_n": 32, "num_warps": 8, "num_stages": 4, **common}
     if n < 4096:
         beside = {**beside, "block_n": 16}
     tile: Values = {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 5, **common}
     launch: tuple[tuple[int | None, Values], ...]
     if block != 64:
-        launch = ((16, beside), (None, tile))
+        launch = ((16, beside), (None, {**tile, "share": 2}))
     else:
-        streamed: Values = {**tile, "schedule": "persistent"}
+        streamed: Values = {**tile, "schedule": "persistent", "num_stages": 10}
+        # As many rows as make one wave of tiles on 132 multiprocessors.
+        small, middle = (132 // -(-n // 64) * rows for rows in (64, 128))
         launch = (
             (16, beside),
             (64, {**streamed, "block_n": 32, "num_stages": 16}),
-            (256, {**streamed, "num_stages": 10}),
-            (None, {**streamed, "block_m": 128, "block_n": 128, "num_stages": 8}),
+            *(((small, streamed),) if small > 64 else ()),
+            *(((middle, {**streamed, "block_m": 128}),) if middle > 64 else ()),
+            (None, {**streamed, "block_m": 128, "block_n": 128}),
         )
     return Settings(constants={"leaves": 8, "leaf_dtype": "fp32", "block_k": block}, launch={"sm90": launch})
 
@@ -73,10 +76,11 @@ IMPLEMENTATION = Implementation(
                 choices=("tiles", "warps", "persistent"),
                 free=True,
                 doc="tiles: `share` leaves one after the other in a program, a second kernel for the levels above; "
-                "warps: all leaves of a tile side by side in a program; persistent: warp-specialised, with nodes in "
-                "registers and shared memory",
+                "warps: all leaves of a tile side by side in a program; persistent: as tiles, warp-specialised",
             ),
-            "share": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="leaves of one program (tiles)"),
+            "share": Field(
+                type="int", choices=(1, 2, 4, 8), free=True, doc="leaves of one program (tiles, persistent)"
+            ),
             "block_m": Field(
                 type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile; persistent: 64, or else 128"
             ),
@@ -84,7 +88,10 @@ IMPLEMENTATION = Implementation(
                 type="int", choices=(16, 32, 64, 128, 256), free=True, doc="outputs of a tile, at most what fits"
             ),
             "num_warps": Field(
-                type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile; persistent has its own"
+                type="int",
+                choices=(1, 2, 4, 8),
+                free=True,
+                doc="warps of a tile, of one with eight leaves for the schedule warps; persistent has its own",
             ),
             "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
             "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),

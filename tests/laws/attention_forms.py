@@ -138,7 +138,8 @@ def forms_agree(
 
 
 def long_rows_agree(heads: Heads, length: int, seed: int) -> int:
-    """One sequence of `length` keys on the GPU: prefill, chunks of 509 rows, and single rows at every edge."""
+    """One sequence of `length` keys on the GPU: prefill, chunks of 509 rows, and single rows at and beside the edge of
+    every block and split, their neighbours drawn from the whole sequence."""
     kernels = heads.kernels("sm90")
     q, k, v = heads.draw(length, "sm90", seed)
     packed = kernels.attention(q, k, v, torch.tensor([0, length], dtype=torch.int32, device="cuda"))
@@ -148,8 +149,11 @@ def long_rows_agree(heads: Heads, length: int, seed: int) -> int:
         end = min(first + 509, length)
         assert_same_bits(paged.run(kernels, q, [(0, first, end)], [first]), packed[first:end], f"chunk at {first}")
         compared += (end - first) * packed[0].numel()
-    rows = sorted({s + d for s in range(0, length + 1, heads.split) for d in (-1, 0, 1) if 0 <= s + d < length})
-    assert_same_bits(paged.run(kernels, q, [(0, t, t + 1) for t in rows], rows), packed[rows], "single rows")
+    rows = sorted({s + d for s in range(0, length + 1, heads.kv_block) for d in (-1, 0, 1) if 0 <= s + d < length})
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
+    for first in range(0, len(rows), 256):
+        some = [rows[o] for o in order[first : first + 256]]
+        assert_same_bits(paged.run(kernels, q, [(0, t, t + 1) for t in some], some), packed[some], "single rows")
     return compared + len(rows) * packed[0].numel()
 
 

@@ -21,6 +21,7 @@ CONSTANTS = {"leaves": 8, "block": 16 if INTERPRETING else 64, "lanes": 8 if INT
 VOCAB, PADDED = (300, 320) if INTERPRETING else (1500, 1600)
 LEAF = PADDED // 8
 INF = float("inf")
+LEAVES = {"schedule": "leaves", "num_warps": 4, "finish_block": 1024}
 ROWS = 3 if INTERPRETING else 9
 
 
@@ -30,9 +31,11 @@ def kernel(
     padded: int = PADDED,
     temperature: float = 1.0,
     constants: dict[str, int] | None = None,
-    **launch: int,
+    **launch: int | str,
 ) -> ModuleType:
     attributes = {"vocab": vocab, "padded_vocab": padded, "temperature": temperature}
+    if INTERPRETING and not launch:
+        launch = LEAVES
     table = ((None, launch),) if launch else None
     return render_kernel(NAME, TARGET[place], attributes, constants or CONSTANTS, launch=table)
 
@@ -136,7 +139,10 @@ def test_triton_has_the_bits_of_the_cpu_for_every_launch(triton_place: str, temp
     values, targets = logits(ROWS + 2, "cpu"), integers(ROWS + 2, below=VOCAB, seed=6)
     values[0, 3], values[1, 5], values[2], values[3, : VOCAB // 2] = INF, float("nan"), -INF, -INF
     cpu, device = kernel("cpu", temperature=temperature), DEVICE[triton_place]
-    for launch in ({"num_warps": 1, "finish_block": 512}, {"num_warps": 8, "finish_block": 2048}):
+    launches = [{**LEAVES, "num_warps": warps, "finish_block": size} for warps, size in ((1, 512), (8, 2048))]
+    if not INTERPRETING:
+        launches.append({**LEAVES, "schedule": "cluster"})
+    for launch in launches:
         module = kernel(triton_place, temperature=temperature, **launch)
         there, wanted = values.to(device), targets.to(device)
         assert_same_bits(one_nan(module.log_softmax(there)), one_nan(cpu.log_softmax(values)))
@@ -240,15 +246,17 @@ def test_recommended_constants_fit_published_vocabularies() -> None:
 @pytest.mark.skipif(INTERPRETING, reason="an interpreting process compiles nothing")
 @pytest.mark.parametrize("vocab", [151936, 248320])
 def test_ptx(vocab: int) -> None:
-    module = render_kernel(NAME, "sm90", {"vocab": vocab, "padded_vocab": vocab, "temperature": 1.0})
+    attributes = {"vocab": vocab, "padded_vocab": vocab, "temperature": 1.0}
     values, targets = torch.empty(4, vocab), torch.zeros(4, dtype=torch.int64)
     with compiled_launches() as compiled:
-        module.log_softmax(values)
-        module.token_logprobs(values, targets)
+        for launch in (LEAVES, {**LEAVES, "schedule": "cluster"}):
+            module = render_kernel(NAME, "sm90", attributes, launch=((None, launch),))
+            module.log_softmax(values)
+            module.token_logprobs(values, targets)
         module.shard_gradient(values, targets, torch.empty(4, 2), torch.empty(4), start=0)
     for variant in compiled:
         # The fused operations of exp have exact products.
         assert offences(variant.ptx, allowed=("fused multiply-add",)) == ()
     sums = next(variant for variant in compiled if variant.name == "_shard_sums_kernel")
-    assert sums.ptx.count("ld.global.v4.b32") == 8
+    assert sums.ptx.count("ld.global.v4.b32") == 16  # of a block and the next
     assert sums.ptx.count("st.shared") <= 8

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import torch
 
-ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 128, 257)
+ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257)
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
+def sizes(place: str) -> tuple[int, ...]:
+    """Batches that a law tries: the interpreter, a thousand times slower, gets small ones, a device large ones too."""
+    return {"interpreter": (1, 2, 4), "sm90": (*ROWS, 1024, 8192)}.get(place, ROWS)
+
+
 def batch(place: str) -> int:
-    """How many rows a law draws: the interpreter, a thousand times slower, gets few."""
-    return 5 if place == "interpreter" else max(ROWS)
+    """How many rows a law draws."""
+    return max(sizes(place)) + (place == "interpreter")
 
 
 def slices(place: str) -> list[tuple[int, int]]:
-    """(first, last) of batches of every size in ROWS at the beginning, middle and end of `batch(place)` rows."""
+    """(first, last) of batches of each of the `sizes` at the beginning, middle and end of `batch(place)` rows."""
     total = batch(place)
-    sizes = (1, 2, 4) if place == "interpreter" else ROWS
-    return [(first, first + rows) for rows in sizes for first in sorted({0, (total - rows) // 2, total - rows})]
+    return [(first, first + rows) for rows in sizes(place) for first in sorted({0, (total - rows) // 2, total - rows})]
 
 
 def normal(*shape: int, seed: int, dtype: str = "fp32", device: str = "cpu", scale: float = 1.0) -> torch.Tensor:

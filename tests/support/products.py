@@ -51,7 +51,10 @@ def launches(implementation: str, place: str) -> tuple[Launch, ...]:
         ]
     if place == "sm90":
         streamed = ((64, 16, 10), (64, 32, 16), (64, 64, 6), (128, 128, 2), (128, 128, 8), (128, 256, 8))
-        found += [one("persistent", m, n, 4, stages, group) for group in (1, 8) for m, n, stages in streamed]
+        shares = (8,) if implementation == "matmul_sequential" else (1, 2, 4, 8)
+        found += [
+            one("persistent", m, n, 4, stages, 1 + share % 8, share) for share in shares for m, n, stages in streamed
+        ]
     return tuple(found)
 
 

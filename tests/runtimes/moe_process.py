@@ -1,8 +1,8 @@
 """One rank of a trainer with experts that goes through many layouts. usage: moe_process.py JOB.json RANK
 
 Job: name, contract, generated, model, out (folder), port, world (ranks), runs (names of engine_process.py files there;
-all on one rank, the first one on every layout), layouts: a list of [tp, sp, ep, experts by width], counts: a list of
-[a, b], which stand for a * tp + b tokens.
+all on one rank, the first one on every layout), layouts: a list of [tp, sp, ep, experts by width], counts, if the
+layer is run alone: a list of [a, b], which stand for a * tp + b tokens.
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ def main() -> None:
     for run, sequences in zip(job["runs"][1:], runs[1:], strict=True):
         result[run] = state(trainer, models["1 off 1"], sequences, rank, 1, False)
     trainer.module("guard").first_forward("trainer_score")
-    result["layers"] = layers(trainer, job, models, rank)
-    result["gradients"] = gradients(trainer, job, models, rank)
-    if "4 off 1" in models:
+    if "counts" in job:
+        result["layers"] = layers(trainer, job, models, rank)
+        result["gradients"] = gradients(trainer, job, models, rank)
         result["rotated"] = rotated(trainer, models["4 off 1"])
     torch.save(result, Path(job["out"]) / f"{job['name']}.{rank}.pt")
     dist.barrier()

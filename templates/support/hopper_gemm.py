@@ -7,6 +7,7 @@ instructions by ascending k from zero; a node is `left + right` in fp32, added w
 """
 
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 import triton
@@ -210,6 +211,11 @@ def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.con
         )  # fmt: skip
 
 
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def _describe(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
     layout = gl.NVMMASharedLayout(min(128, 2 * columns), 16, 2)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
@@ -227,9 +233,9 @@ def hopper_gemm(
     """out [parts, rows, N]: for each part of K, the tree over `leaves` (1, 2, 4, 8) of it, rounded once.
 
     x [rows, K] times weight [N, K] transposed, both contiguous bfloat16, aligned to 16 bytes, K a multiple of
-    64 * leaves * parts. out is contiguous, bfloat16 (and [rows, N] alone) or float32, N a multiple of 8. `launch` moves
-    no bit: tiles are `block_m` (64, or else 128) rows by `block_n` outputs (at most 64 at 64 rows, 128 for more than one
-    leaf), at most `num_stages` of them in flight; `group` row tiles share weights in L2.
+    64 * leaves * parts. out is contiguous, bfloat16 [rows, N] or float32, N a multiple of 8. `launch` moves no bit:
+    tiles are `block_m` (64, or else 128) rows by `block_n` outputs (at most 64 at 64 rows, 128 for several leaves), at
+    most `num_stages` of them in flight; `group` row tiles share weights in L2.
     """
     rows, columns = out.shape[-2:]
     parts = out.numel() // (rows * columns)
@@ -241,7 +247,7 @@ def hopper_gemm(
     stages = min(launch["num_stages"], (SHARED_BYTES - held) // stage)
     work = triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n) * parts
     resident = 1 if block_m == 128 else min(2, SHARED_BYTES // (held + stages * stage))
-    programs = min(work, resident * torch.cuda.get_device_properties(x.device).multi_processor_count)
+    programs = min(work, resident * _multiprocessors(x.device))
     parked = x.new_empty(programs * block_m * block_n if leaves == 8 and kept else 0, dtype=torch.float32)
     _hopper_gemm_kernel[(programs,)](
         _describe(x, min(64, max(16, triton.next_power_of_2(rows))), BLOCK_K.value),

@@ -32,6 +32,7 @@ def reductions(group: dist.ProcessGroup, collectives: ModuleType, combine: Calla
     """(what, values that differ from one GPU's, values), every call twice and once out of a CUDA graph."""
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     for rows in sorted({*ROWS, *BETWEEN}):
+        say(group, f"{rows} rows")
         parts = normal(world, rows, HIDDEN, seed=rows, device="cuda")
         root = combine(parts)
         mine = slice(rank * rows // world, (rank + 1) * rows // world)
@@ -71,7 +72,8 @@ def experts(group: dist.ProcessGroup, routed: ModuleType) -> Iterator[Count]:
         combine=moe.combine.combine,
     )
     owned = slice(rank * LARGE.experts // world, (rank + 1) * LARGE.experts // world)
-    for rows in (0, 1, world - 1, world + 1, 2 * world + 1, 3, 64, 509):
+    say(group, "weights drawn")
+    for rows in (3, 509, 0, 1, world - 1, world + 1, 2 * world + 1, 64):
         x = moe.tokens(rows, seed=rows)
         chosen, weights = moe.router.router(x, moe.router_weight)
         whole = routed.routed_experts(x, chosen, weights, moe.gate_up_weight, moe.down_weight, functions)
@@ -88,30 +90,36 @@ def experts(group: dist.ProcessGroup, routed: ModuleType) -> Iterator[Count]:
 
 
 def on_rank(group: dist.ProcessGroup) -> None:
-    """One process; rank 0 writes the counts of all."""
+    """One process; rank 0 writes the counts of all, after each stage."""
     world = dist.get_world_size(group)
     matmul = render_kernel("matmul_tree", "sm90", {"n": HIDDEN, "k": 4096, "split": "rows", "out": "model"})
-    differ: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    for counts in (
-        reductions(group, support_module("tree_collectives"), matmul.combine),
-        experts(group, support_module("routed_experts")),
+    rows = []
+    for stage, counts in (
+        ("reductions", reductions(group, support_module("tree_collectives"), matmul.combine)),
+        ("experts", experts(group, support_module("routed_experts"))),
     ):
+        differ: Counter[str] = Counter()
+        total: Counter[str] = Counter()
+        say(group, f"{stage}: starting")
         for name, differing_values, values in counts:
             differ[name] += differing_values
             total[name] += values
-            if dist.get_rank(group) == 0:
-                print(f"{name}: {differing_values} of {values} on the first rank", flush=True)
-    names = sorted(total)
-    sums = torch.tensor([[differ[name], total[name]] for name in names], device="cuda")
-    dist.all_reduce(sums)
-    if dist.get_rank(group) == 0:
-        rows = [
+            say(group, f"{name}: {differing_values} of {values} on the first rank")
+        sums = torch.tensor([[differ[name], total[name]] for name in sorted(total)], device="cuda")
+        dist.all_reduce(sums)
+        rows += [
             harness.row(f"values that differ from one GPU's: {name}, {world} GPUs (counts, not times)", found, "of", of,
                         None, "> 0 from 3 GPUs on" if "control" in name else "0")
-            for name, (found, of) in zip(names, sums.tolist(), strict=True)
+            for name, (found, of) in zip(sorted(total), sums.tolist(), strict=True)
         ]  # fmt: skip
-        harness.save(f"parallel_bits_h200_x{world}", rows)
+        if dist.get_rank(group) == 0:
+            harness.write(f"parallel_bits_h200_x{world}", rows)
+            say(group, f"{stage}: written")
+
+
+def say(group: dist.ProcessGroup, what: str) -> None:
+    if dist.get_rank(group) == 0:
+        print(what, flush=True)
 
 
 def main() -> None:

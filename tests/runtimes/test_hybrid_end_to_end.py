@@ -61,6 +61,7 @@ def test_schedule(
     record_property("cell", cell.line())
     assert cell.of_logprobs > 40
     assert cell.clean, cell.line()
+    assert torch.cat(engine[run]["sampled"]).isfinite().all()
 
 
 @pytest.mark.parametrize("layout", NAMES)
@@ -123,4 +124,5 @@ def test_dense(tmp_path_factory: pytest.TempPathFactory, record_property: Callab
     assert cell.of_logprobs > 200
     assert cell.missing.keys() >= {"gdn_core", "gdn_out", "attn_gate", "down"}
     assert cell.clean, cell.line()
+    assert torch.cat(engine[run]["sampled"]).isfinite().all()
     assert place.fingerprints(engine[run]["fingerprints"]) == place.fingerprints()

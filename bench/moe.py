@@ -70,8 +70,8 @@ def stages(layer: Layer) -> Iterator[Stage]:
     rows = tokens * s.top_k
     used = int((layer.offsets.diff() > 0).sum())
     sorted_x = layer.x[layer.order // s.top_k]
-    fc1 = 2 * (used * 2 * s.width * s.hidden + tokens * s.hidden + rows * 2 * s.width)
-    fc2 = 2 * (used * s.width * s.hidden + rows * s.width) + 4 * rows * s.hidden
+    fc1 = 2 * (used * 2 * s.share * s.hidden + tokens * s.hidden + rows * 2 * s.share)
+    fc2 = 2 * (used * s.share * s.hidden + rows * s.share) + 4 * rows * s.hidden
     summed = 4 * rows * s.hidden + 2 * tokens * s.hidden
     yield Stage(
         name="router",
@@ -94,7 +94,7 @@ def stages(layer: Layer) -> Iterator[Stage]:
         peer_name="torch grouped GEMM, rows sorted before",
         peer=lambda: grouped(sorted_x, layer.gate_up_weight, layer.offsets),
         moved=fc1,
-        operations=4 * rows * s.width * s.hidden,
+        operations=4 * rows * s.share * s.hidden,
     )
     yield Stage(
         name="fc2 tree",
@@ -102,7 +102,7 @@ def stages(layer: Layer) -> Iterator[Stage]:
         peer_name="torch grouped GEMM, bf16 out, no tree",
         peer=lambda: grouped(layer.activated, layer.down_weight, layer.offsets),
         moved=fc2,
-        operations=2 * rows * s.width * s.hidden,
+        operations=2 * rows * s.share * s.hidden,
         goal="<= 1.15",
     )
     bf16_rows = layer.rows.view(tokens, s.top_k, s.hidden).bfloat16()
@@ -116,7 +116,7 @@ def stages(layer: Layer) -> Iterator[Stage]:
     peer = vllm_experts(layer)
     if peer is None:
         return
-    moved = fc1 + fc2 + 2 * rows * 3 * s.width + summed
+    moved = fc1 + fc2 + 2 * rows * 3 * s.share + summed
     yield Stage(
         name="layer", ours=layer.experts, peer_name="vLLM fused experts", peer=peer, moved=moved, goal="<= 1.10"
     )
@@ -127,7 +127,7 @@ def stages(layer: Layer) -> Iterator[Stage]:
             ours=lambda: shared.add(layer.experts()),
             peer_name="vLLM fused experts, torch",
             peer=lambda: torch_shared(shared, peer()),
-            moved=moved + 2 * (3 * s.width * s.hidden + tokens * (5 * s.hidden + 3 * s.width)),
+            moved=moved + 2 * (3 * s.share * s.hidden + tokens * (5 * s.hidden + 3 * s.share)),
             goal="<= 1.10",
         )
 

@@ -18,15 +18,20 @@ BF16 = {"dtype": torch.bfloat16, "device": "cuda"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Sizes of one MoE layer; `width` may be the share of one of several tensor-parallel ranks."""
+    """Sizes of one MoE layer, of whose width one of `ranks` holds a share."""
 
     name: str
     experts: int
     top_k: int
     hidden: int
     width: int
-    leaves: int = 8
+    ranks: int = 1
     shared: bool = False
+
+    @property
+    def share(self) -> int:
+        """The width that one rank holds."""
+        return self.width // self.ranks
 
     def kernel(self, implementation: str, launch: Values | None = None, **constants: Any) -> ModuleType:
         """A kernel of the experts' regions with the sizes of this layer."""
@@ -42,13 +47,13 @@ class Shape:
             "expert_combine_slots": ("top_k", "hidden"),
         }
         attributes = {name: sizes[name] for name in known.get(implementation, tuple(sizes))}
-        given = {"leaves": self.leaves} if implementation == "expert_down_tree" else constants or None
         launches = launch and ((None, launch),)
-        return render_kernel(implementation, "sm90", attributes | own.get(implementation, {}), given, launches)
+        attributes |= own.get(implementation, {})
+        return render_kernel(implementation, "sm90", attributes, constants or None, launches)
 
 
 QWEN3_5 = Shape(name="35B-A3B", experts=256, top_k=8, hidden=2048, width=512, shared=True)
-QWEN3_5_TP8 = Shape(name="35B-A3B TP8", experts=256, top_k=8, hidden=2048, width=64, leaves=1)
+QWEN3_5_TP8 = Shape(name="35B-A3B TP8", experts=256, top_k=8, hidden=2048, width=512, ranks=8)
 QWEN3 = Shape(name="30B-A3B", experts=128, top_k=8, hidden=2048, width=768)
 
 
@@ -56,8 +61,8 @@ QWEN3 = Shape(name="30B-A3B", experts=128, top_k=8, hidden=2048, width=768)
 def weights(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
     """Gate-up and down weights of a shape's experts."""
     return (
-        torch.randn(shape.experts, 2 * shape.width, shape.hidden, **BF16).mul_(shape.hidden**-0.5),
-        torch.randn(shape.experts, shape.hidden, shape.width, **BF16).mul_(shape.width**-0.5),
+        torch.randn(shape.experts, 2 * shape.share, shape.hidden, **BF16).mul_(shape.hidden**-0.5),
+        torch.randn(shape.experts, shape.hidden, shape.share, **BF16).mul_(shape.width**-0.5),
     )
 
 

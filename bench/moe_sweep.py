@@ -55,13 +55,13 @@ def compile_one(job: Job) -> str | None:
         device = SimpleNamespace(multi_processor_count=132)
         with mock.patch("torch.cuda.get_device_properties", return_value=device), compiled_launches():
             if stage == "gate_up":
-                weight = torch.empty(shape.experts, 2 * shape.width, shape.hidden, **bf16)
+                weight = torch.empty(shape.experts, 2 * shape.share, shape.hidden, **bf16)
                 kernel = shape.kernel("expert_gate_up_sequential", launch)
                 kernel.expert_gate_up(torch.empty(64 // shape.top_k, shape.hidden, **bf16), weight, order, offsets)
             else:
-                weight = torch.empty(shape.experts, shape.hidden, shape.width, **bf16)
+                weight = torch.empty(shape.experts, shape.hidden, shape.share, **bf16)
                 kernel = shape.kernel("expert_down_tree", launch)
-                kernel.expert_down(torch.empty(64, shape.width, **bf16), weight, order, offsets)
+                kernel.expert_down(torch.empty(64, shape.share, **bf16), weight, order, offsets)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return None
@@ -107,7 +107,7 @@ def main() -> None:
         for stage in ("gate_up", "down")
         for launch in wanted(shape, stage, t)
     ]
-    unique = list({repr((j[0].hidden, j[0].width, j[0].experts, *j[1:])): j for j in jobs}.values())
+    unique = list({repr((j[0].hidden, j[0].share, j[0].experts, *j[1:])): j for j in jobs}.values())
     with multiprocessing.get_context("fork").Pool(min(len(unique), os.cpu_count() or 1)) as pool:
         refused = pool.map(compile_one, unique, chunksize=1)
     for (shape, stage, launch), reason in zip(unique, refused, strict=True):

@@ -11,13 +11,14 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 def _recommend(attributes: Values) -> Settings:
     """Launches as `bench/moe_sweep.py` found them best on an H200, by the mean number of rows an expert has."""
     experts, hidden, width = (int(attributes[name]) for name in ("experts", "hidden", "width"))
-    tile: Values = {"schedule": "tiles", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 4}
+    tile: Values = {"schedule": "rows", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 4}
     few: Values = {**tile, "schedule": "experts", "block_n": 128, "num_stages": 3}
     many: tuple[tuple[int | None, Values], ...] = ((None, {**tile, "schedule": "resident"}),)
     if width > 1024 or width // 8 % 32 or hidden % 128:
-        wide: Values = {**tile, "block_n": 128}
+        wide: Values = {**tile, "schedule": "tiles", "block_n": 128}
         many = ((32 * experts, {**wide, "block_m": 32}), (None, {**wide, "block_m": 64, "num_warps": 8}))
-    return Settings(constants={"leaves": 8}, launch={"sm90": ((max(1, experts // 4), tile), (8 * experts, few), *many)})
+    launch = ((max(1, experts // 4), tile), (8 * experts, few), *many)
+    return Settings(constants={"leaves": 8}, launch={"sm90": launch})
 
 
 def _tree(attributes: Values, constants: Values) -> ReductionTree:
@@ -49,9 +50,9 @@ IMPLEMENTATION = Implementation(
         "sm90": {
             "schedule": Field(
                 type="enum",
-                choices=("experts", "tiles", "resident"),
+                choices=("rows", "experts", "tiles", "resident"),
                 free=True,
-                doc="one program an expert, or a tile; or a tile's rows stay in shared memory and the weight streams",
+                doc="one program a row, an expert or a tile; or rows stay in shared memory and the weight streams",
             ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of one tile"),
             "block_n": Field(type="int", choices=(32, 64, 128, 256), free=True, doc="columns of one tile"),

@@ -10,7 +10,7 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 def _recommend(attributes: Values) -> Settings:
     """Launches as `bench/moe_sweep.py` found them best on an H200, by the mean number of rows an expert has."""
     experts = int(attributes["experts"])
-    tile: Values = {"schedule": "tiles", "block_m": 16, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 5}
+    tile: Values = {"schedule": "rows", "block_m": 16, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 5}
     few: Values = {**tile, "schedule": "experts", "block_n": 128, "num_stages": 4}
     return Settings(
         launch={
@@ -43,9 +43,9 @@ IMPLEMENTATION = Implementation(
         "sm90": {
             "schedule": Field(
                 type="enum",
-                choices=("experts", "tiles", "specialised"),
+                choices=("rows", "experts", "tiles", "specialised"),
                 free=True,
-                doc="one program an expert, or a tile; or warps that copy beside warps that multiply",
+                doc="one program a row, an expert or a tile; or warps that copy beside warps that multiply",
             ),
             "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of one tile"),
             "block_n": Field(type="int", choices=(32, 64, 128, 256), free=True, doc="columns of one tile"),

@@ -110,27 +110,31 @@ def _tiles_kernel(offsets, tiles, count, EXPERTS: tl.constexpr, WIDTH: tl.conste
 
 
 @triton.jit
-def rows_of(offsets, index, WALK: tl.constexpr, BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr, WIDTH: tl.constexpr):
-    """Expert, first row and end row of a program: all rows of expert `index` (WALK), or tile `index` as `tiles` numbers
+def rows_of(offsets, index, SCHEDULE: tl.constexpr, BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr, WIDTH: tl.constexpr):
+    """Expert, first row and end row of program `index`: one row; all rows of an expert; or a tile as `tiles` numbers
     them, found without its table. Expert -1: no rows."""
-    if WALK:
+    column = tl.arange(0, WIDTH)
+    if SCHEDULE == "rows":
+        stop = tl.load(offsets + column + 1, mask=column < EXPERTS, other=2147483647)
+        return tl.sum((stop <= index).to(tl.int32), 0), index, index + 1
+    elif SCHEDULE == "experts":  # noqa: RET505
         first = tl.load(offsets + index)
         end = tl.load(offsets + index + 1)
         return tl.where(first < end, index, -1), first, end
-    column = tl.arange(0, WIDTH)
-    start = tl.load(offsets + column, mask=column < EXPERTS, other=0)
-    stop = tl.load(offsets + column + 1, mask=column < EXPERTS, other=0)
-    number = (stop - start + BLOCK_M - 1) // BLOCK_M
-    last = tl.cumsum(number, 0)
-    expert = tl.sum((last <= index).to(tl.int32), 0)
-    first = tl.sum(tl.where(column == expert, start - (last - number) * BLOCK_M, 0), 0) + index * BLOCK_M
-    end = tl.minimum(tl.sum(tl.where(column == expert, stop, 0), 0), first + BLOCK_M)
-    return tl.where(expert < WIDTH, expert, -1), first, end
+    else:
+        start = tl.load(offsets + column, mask=column < EXPERTS, other=0)
+        stop = tl.load(offsets + column + 1, mask=column < EXPERTS, other=0)
+        number = (stop - start + BLOCK_M - 1) // BLOCK_M
+        last = tl.cumsum(number, 0)
+        expert = tl.sum((last <= index).to(tl.int32), 0)
+        first = tl.sum(tl.where(column == expert, start - (last - number) * BLOCK_M, 0), 0) + index * BLOCK_M
+        end = tl.minimum(tl.sum(tl.where(column == expert, stop, 0), 0), first + BLOCK_M)
+        return tl.where(expert < WIDTH, expert, -1), first, end
 
 
 def programs(schedule: str, rows: int, experts: int, block_m: int) -> int:
     """How many programs `rows_of` needs at most."""
-    return experts if schedule == "experts" else rows // block_m + min(experts, rows)
+    return {"rows": rows, "experts": experts}.get(schedule, rows // block_m + min(experts, rows))
 
 
 def dispatch(experts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,11 +23,13 @@ GATE_UP: tuple[Values, ...] = (
     {**PLAIN, "block_m": 64, "block_n": 256, "block_k": 64},
     {**PLAIN, "block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 8, "num_stages": 2},
     {**PLAIN, "schedule": "experts", "block_n": 32, "block_k": 128},
+    {**PLAIN, "schedule": "rows", "block_k": 128},
     {**PLAIN, "schedule": "specialised", "block_k": 64},
 )
 DOWN: tuple[Values, ...] = (
     {**PLAIN, "block_m": 32, "block_n": 128},
     {**PLAIN, "schedule": "experts", "block_n": 32},
+    {**PLAIN, "schedule": "rows"},
     {**PLAIN, "schedule": "resident"},
 )
 LOADS = ("uniform", "one expert", "few rows", "edges")
@@ -47,7 +49,7 @@ def chosen(size: Sizes, load: str, tokens: int) -> torch.Tensor:
         "one expert": torch.zeros(tokens, dtype=torch.int64),
         "few rows": integers(tokens, below=size.experts // 2, seed=2),
         # Experts of 63, 64, 65, 127, 128, 129 and the other rows: halves and tiles that are full, empty or one row.
-        "edges": torch.tensor([0, 63, 127, 192, 319, 447, 576]).searchsorted(torch.arange(tokens), right=True) * 8,
+        "edges": torch.bucketize(torch.arange(tokens), torch.tensor([0, 63, 127, 192, 319, 447, 576]), right=True) * 8,
     }[load]
     return ((first[:, None] + torch.arange(size.top_k)) % size.experts).to(torch.int32).cuda()
 

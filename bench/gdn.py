@@ -45,7 +45,7 @@ def decode_floor(lanes: int, qk_heads: int) -> float:
     return lanes * 32 * head / COPIED_BYTES_PER_MS
 
 
-def alone(scans: tuple[tuple[int, int, int], ...], tokens: int) -> None:
+def alone(tokens: int) -> None:
     """Print our forward at every launch, its parts and the backward, without a peer; bits against the first launch."""
     given = rows(tokens, 32)
     cu = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
@@ -55,7 +55,7 @@ def alone(scans: tuple[tuple[int, int, int], ...], tokens: int) -> None:
         return sorted(harness.once(replay) for _ in range(11))[5]
 
     expected = None
-    for launch in scans:
+    for launch in SCANS:
         module = rxc(32, scan=launch)
         try:
             out = module.gated_delta_rule(**given, cu_seqlens=cu)
@@ -152,8 +152,8 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true", help="every free launch")
     parser.add_argument("--laws", action="store_true", help="bit laws and accuracy only")
     options = parser.parse_args()
-    scans, steps = (SCANS, STEPS) if options.sweep else (SCANS[:2], STEPS[:2])
-    jobs = [("scan", h, launch) for h in (16, 32) for launch in (scans if h == 32 else scans[:1])]
+    steps = STEPS if options.sweep else STEPS[:2]
+    jobs: list[tuple[str, int, Any]] = [("scan", h, launch) for h in (16, 32) for launch in SCANS]
     jobs += [("step", 16, launch) for launch in steps] + [("recurrent", 16, launch) for launch in RECURRENT]
     with multiprocessing.get_context("fork").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
         for job, reason in zip(jobs, pool.map(compile_one, jobs, chunksize=1), strict=True):
@@ -173,7 +173,7 @@ def main() -> None:
             return
         for lanes in (16, 256) if options.quick else (16, 64, 256):
             take(decode(lanes, steps, RECURRENT, 16))
-        alone(scans, 8192)
+        alone(8192)
     fla = fla_chunk()
     if fla is not None:
         with torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from tests.support.rendering import render_kernel
 
 os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # as in dry launches, so that what they compile is what a launch loads
 
-SCANS = ((64, 4, 3), (64, 4, 2), (64, 4, 1), (128, 8, 1), (128, 8, 2), (32, 4, 2), (32, 2, 2), (32, 2, 1))
+SCANS = ("warp_specialised", "tiles")
 STEPS = ((128, 4), (64, 4), (128, 8), (64, 8))
 RECURRENT = ((8, 1), (16, 1), (32, 1), (16, 2), (32, 2), (64, 4))
 
@@ -24,9 +25,8 @@ def attributes(qk_heads: int) -> Values:
     return {"qk_heads": qk_heads, "v_heads": 32, "key_dim": 128, "value_dim": 128, "scale": 128**-0.5}
 
 
-def rxc(qk_heads: int, scan: tuple[int, int, int] = SCANS[0], step: tuple[int, int] = STEPS[0]) -> ModuleType:
-    names = ("scan_block_v", "scan_warps", "scan_stages", "step_block_v", "step_warps")
-    launch = dict(zip(names, scan + step, strict=True))
+def rxc(qk_heads: int, scan: str = SCANS[0], step: tuple[int, int] = STEPS[0]) -> ModuleType:
+    launch = {"scan_schedule": scan, "step_block_v": step[0], "step_warps": step[1]}
     return render_kernel("gdn_rxc", "sm90", attributes(qk_heads), launch=((None, launch),))
 
 
@@ -51,7 +51,7 @@ def rows(
     return {"q": q, "k": k, "v": normal(tokens, 32, 128).bfloat16(), "g": g, "beta": normal(tokens, 32).sigmoid()}
 
 
-def compile_one(job: tuple[str, int, tuple[int, ...]]) -> str | None:
+def compile_one(job: tuple[str, int, Any]) -> str | None:
     """Fill Triton's cache from a process without a device; returns why a variant does not compile."""
     kind, qk_heads, launch = job
     try:
@@ -76,7 +76,7 @@ def compile_one(job: tuple[str, int, tuple[int, ...]]) -> str | None:
     return None
 
 
-def compile_launchers(job: tuple[str, int, dict[str, int]]) -> str | None:
+def compile_launchers(job: tuple[str, int, dict[str, Any]]) -> str | None:
     """As `compile_one`, for every function of an implementation with some of its launch parameters changed."""
     name, qk_heads, changed = job
     try:

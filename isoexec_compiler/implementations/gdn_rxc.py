@@ -23,9 +23,9 @@ CHUNK_CONSTANTS = {
     "snapshot": Field(type="enum", choices=("bf16",), doc="dtype in which rows read the state"),
 }
 SCAN_LAUNCH = {
-    "scan_block_v": Field(type="int", choices=(32, 64, 128), free=True, doc="value columns of one scan program"),
-    "scan_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps of one scan program"),
-    "scan_stages": Field(type="int", choices=(1, 2, 3), free=True, doc="depth of the scan's load pipeline"),
+    "scan_schedule": Field(
+        type="enum", choices=("warp_specialised", "tiles"), free=True, doc="how the pass over the chunks is scheduled"
+    ),
 }
 STEP_LAUNCH = {
     "step_block_v": Field(type="int", choices=(64, 128), free=True, doc="value columns a step program reads at a time"),
@@ -34,10 +34,9 @@ STEP_LAUNCH = {
 
 
 def chunk_settings(**launch: int) -> Settings:
-    """The constants of every chunk form, and one launch bucket: the scan's parameters and these."""
-    scan = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 3}
+    """The constants of every chunk form, and one launch bucket: the scan's schedule and these."""
     constants: Values = {"chunk": 64, "block": 16, "state": "fp32", "snapshot": "bf16"}
-    return Settings(constants=constants, launch={"sm90": ((None, {**scan, **launch}),)})
+    return Settings(constants=constants, launch={"sm90": ((None, {"scan_schedule": "warp_specialised", **launch}),)})
 
 
 def chunk_problems(attributes: Values, constants: Values) -> Iterator[str]:

@@ -20,12 +20,13 @@ Rows = dict[str, torch.Tensor]
 
 
 def kernel(implementation: str, place: str, dtype: str = "bf16", **changed: Any) -> ModuleType:
-    """The interpreter gets the widest programs: it runs them one after the other."""
+    """The interpreter gets the widest programs, as it runs them one after the other, and no Gluon."""
     attributes = {**ATTRIBUTES, **changed}
     launch = None
     if place == "interpreter":
         (_, recommended), *_ = implementations()[implementation].recommend(attributes).launch["sm90"]
-        launch = ((None, {k: WIDTH if k.endswith("block_v") else v for k, v in recommended.items()}),)
+        chosen = {k: WIDTH if k.endswith("block_v") else v for k, v in recommended.items()}
+        launch = ((None, chosen | ({"scan_schedule": "tiles"} if "scan_schedule" in chosen else {})),)
     return render_kernel(implementation, TARGET[place], attributes, launch=launch, dtype=dtype)
 
 

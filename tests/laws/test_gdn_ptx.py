@@ -16,10 +16,23 @@ from tests.support.targets import INTERPRETING
 ATTRIBUTES = {"qk_heads": 1, "v_heads": 2, "key_dim": 64, "value_dim": 64, "scale": 0.125}
 ALLOWED = ("approximate transcendental", "flush to zero", "unrounded multiply or add, which ptxas may fuse")
 LAUNCHED = {
-    "gdn_rxc": {"_scan_kernel", "_gather_kernel", "_stow_kernel", "_gradient_kernel", "_step_kernel", "_edge_kernel"},
-    "gdn_chunk_everywhere": {"_scan_kernel", "_gather_kernel", "_stow_kernel", "_gradient_kernel"},
-    "gdn_native_chunk": {"_scan_kernel", "_gradient_kernel"},
-    "gdn_cpr": {"_scan_kernel", "_chunk_recurrent_kernel", "_gradient_kernel", "_cpr_step_kernel", "_chain_kernel"},
+    "gdn_rxc": {
+        "_hopper_scan_kernel",
+        "_gather_kernel",
+        "_stow_kernel",
+        "_gradient_kernel",
+        "_step_kernel",
+        "_edge_kernel",
+    },
+    "gdn_chunk_everywhere": {"_hopper_scan_kernel", "_gather_kernel", "_stow_kernel", "_gradient_kernel"},
+    "gdn_native_chunk": {"_hopper_scan_kernel", "_gradient_kernel"},
+    "gdn_cpr": {
+        "_hopper_scan_kernel",
+        "_chunk_recurrent_kernel",
+        "_gradient_kernel",
+        "_cpr_step_kernel",
+        "_chain_kernel",
+    },
     "gdn_recurrent_everywhere": {"_recurrent_kernel", "_gradient_kernel", "_recurrent_step_kernel"},
     "gdn_native_step": {"_recurrent_step_kernel"},
 }

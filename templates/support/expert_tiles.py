@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 SMALL = 128  # slots that one program sorts alone
 GROUP = 16  # slots that are read before the first of them is placed
@@ -40,6 +41,8 @@ def _count_kernel(experts, counts, slots, EXPERTS: tl.constexpr, WIDTH: tl.const
     """counts[b, e]: how many slots of block b chose expert e."""
     column = tl.arange(0, WIDTH)
     none = tl.zeros((WIDTH,), tl.int32)
+    gdc_launch_dependents()
+    gdc_wait()
     first = tl.program_id(0) * BLOCK
     total = _walk(experts, experts, none, first, slots, column, column < EXPERTS, False, BLOCK, GROUP)
     tl.store(counts + tl.program_id(0) * EXPERTS + column, total, mask=column < EXPERTS)
@@ -50,6 +53,8 @@ def _before_kernel(counts, blocks, EXPERTS: tl.constexpr, SOME: tl.constexpr, GR
     """counts[b, e]: how many slots of blocks before b chose expert e; counts[blocks, e]: of all. SOME experts."""
     column = tl.program_id(0) * SOME + tl.arange(0, SOME)[None, :]
     total = tl.zeros((1, SOME), tl.int32)
+    gdc_launch_dependents()
+    gdc_wait()
     for first in range(0, blocks, GROUP):
         block = first + tl.arange(0, GROUP)[:, None]
         mask = (block < blocks) & (column < EXPERTS)
@@ -66,6 +71,8 @@ def _place_kernel(experts, counts, order, offsets, slots, blocks, EXPERTS: tl.co
     index = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     known = column < EXPERTS
+    gdc_launch_dependents()
+    gdc_wait()
     total = tl.load(counts + blocks * EXPERTS + column, mask=known, other=0)
     end = tl.cumsum(total, 0)
     if index == 0:
@@ -82,6 +89,8 @@ def _sort_kernel(experts, order, offsets, slots, EXPERTS: tl.constexpr, WIDTH: t
     column = tl.arange(0, WIDTH)
     known = column < EXPERTS
     none = tl.zeros((WIDTH,), tl.int32)
+    gdc_launch_dependents()
+    gdc_wait()
     total = _walk(experts, experts, none, 0, slots, column, known, False, BLOCK, GROUP)
     end = tl.cumsum(total, 0)
     tl.store(offsets + column + 1, end, mask=known)
@@ -94,6 +103,8 @@ def _tiles_kernel(offsets, tiles, count, EXPERTS: tl.constexpr, WIDTH: tl.conste
                   CHUNK: tl.constexpr):  # fmt: skip
     """tiles[i] = (expert, first row, end row) of tile i, expert by expert; expert -1 past the last tile."""
     column = tl.arange(0, WIDTH)
+    gdc_launch_dependents()
+    gdc_wait()
     start = tl.load(offsets + column, mask=column < EXPERTS, other=0)
     end = tl.load(offsets + column + 1, mask=column < EXPERTS, other=0)
     number = (end - start + BLOCK_M - 1) // BLOCK_M
@@ -150,7 +161,7 @@ def dispatch(experts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     if not slots:
         return order, experts.new_zeros(count + 1)
     offsets = experts.new_empty(count + 1)
-    pinned = {"EXPERTS": count, "WIDTH": width, "num_warps": min(8, width // 16), "num_stages": 1}
+    pinned = {"EXPERTS": count, "WIDTH": width, "num_warps": min(8, width // 16), "num_stages": 1, "launch_pdl": True}
     if slots <= SMALL:
         _sort_kernel[(1,)](
             experts, order, offsets, slots, BLOCK=SMALL, GROUP=2 * GROUP, **pinned, enable_fp_fusion=False
@@ -161,7 +172,8 @@ def dispatch(experts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     counts = experts.new_empty(blocks + 1, count)
     _count_kernel[(blocks,)](experts, counts, slots, BLOCK=block, GROUP=GROUP, **pinned, enable_fp_fusion=False)
     _before_kernel[(triton.cdiv(count, SOME),)](
-        counts, blocks, EXPERTS=count, SOME=SOME, GROUP=256, num_warps=8, num_stages=1, enable_fp_fusion=False
+        counts, blocks, EXPERTS=count, SOME=SOME, GROUP=256, num_warps=8, num_stages=1, launch_pdl=True,
+        enable_fp_fusion=False,
     )  # fmt: skip
     _place_kernel[(blocks,)](
         experts, counts, order, offsets, slots, blocks, BLOCK=block, GROUP=GROUP, **pinned, enable_fp_fusion=False
@@ -181,6 +193,6 @@ def tiles(offsets: torch.Tensor, rows: int, block_m: int) -> torch.Tensor:
     _tiles_kernel[(triton.cdiv(count, CHUNK),)](
         offsets, table, count,
         EXPERTS=experts, WIDTH=max(16, triton.next_power_of_2(experts)), BLOCK_M=block_m, CHUNK=CHUNK,
-        num_warps=4, num_stages=1, enable_fp_fusion=False,
+        num_warps=4, num_stages=1, launch_pdl=True, enable_fp_fusion=False,
     )  # fmt: skip
     return table

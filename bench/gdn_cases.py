@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from isoexec_compiler.ops.gated_delta_rule import launchers
-from isoexec_compiler.registry import Values, implementations
+from isoexec_compiler.registry import Values
 from tests.support.ptx import compiled_launches
 from tests.support.rendering import render_kernel
 
@@ -76,16 +76,16 @@ def compile_one(job: tuple[str, int, Any]) -> str | None:
     return None
 
 
-def compile_launchers(job: tuple[str, int, dict[str, Any]]) -> str | None:
-    """As `compile_one`, for every function of an implementation with some of its launch parameters changed."""
-    name, qk_heads, changed = job
+def compile_launchers(job: tuple[str, int, dict[str, int], dict[str, int]]) -> str | None:
+    """As `compile_one`, for some functions of an implementation, each with a number of rows, at a launch of its own
+    (none: the recommended)."""
+    name, qk_heads, launch, functions = job
     try:
         sizes = attributes(qk_heads)
-        ((_, recommended),) = implementations()[name].recommend(sizes).launch["sm90"]
-        module = render_kernel(name, "sm90", sizes, launch=((None, {**recommended, **changed}),))
+        module = render_kernel(name, "sm90", sizes, launch=((None, launch),) if launch else None)
         with compiled_launches():
-            for launcher in launchers(module, sizes, torch.bfloat16, 64, "cpu").values():
-                launcher()
+            for function, count in functions.items():
+                launchers(module, sizes, torch.bfloat16, count, "cpu")[function]()
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return None

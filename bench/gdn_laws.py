@@ -196,7 +196,8 @@ def main() -> None:
     tuning = compile_candidates(fla_once, (os.cpu_count() or 2) // 3)
     listed = every_launch()
     refused: dict[int, str] = {}
-    jobs = [("gdn_rxc", 16, launch) for launch in listed]
+    packed, step = {"gated_delta_rule": 512, "gated_delta_extend": 512}, {"gated_delta_step": 64}
+    jobs = [("gdn_rxc", 16, launch, {**packed, **step}) for launch in listed]
     compile_launchers(jobs[0])
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
         for i, reason in enumerate(pool.imap(compile_launchers, jobs, chunksize=1)):
@@ -215,7 +216,7 @@ def main() -> None:
         take(laws(module))
         take(repeats(module))
         for process in tuning:
-            process.join()
+            process.join(60)
         measure_briefly()
         take(accuracy(module, fla_chunk()))
         lengths = [130, 17, 0, 64, 1, 63, 65, 200]

@@ -110,16 +110,16 @@ def row(column: str, kind: str, size: str, times: tuple[float, float], peer: str
 
 
 def compile_all() -> None:
-    """Every kernel of the table into Triton's cache, in processes beside one another, before anything is timed."""
-    peers = compile_candidates(peer_once, (os.cpu_count() or 2) // 2)
-    jobs = [(name, qk_heads, {}) for name in dict.fromkeys(sum(COLUMNS.values(), ())) for qk_heads in (32, 16)]
-    jobs += [("gdn_native_step", 16, {"recurrent_block_v": b, "recurrent_warps": w}) for b, w in RECURRENT]
+    """Every kernel of ours into Triton's cache, in processes beside one another, before anything is timed."""
+    packed, step = {"gated_delta_rule": 8192, "gated_delta_extend": 8192}, {"gated_delta_step": 64}
+    jobs: list[tuple[str, int, dict[str, int], dict[str, int]]] = []
+    for prefilling, decoding in COLUMNS.values():
+        jobs += [(prefilling, 32, {}, packed), (decoding, 16, {}, step)]
+    jobs += [("gdn_native_step", 16, {"recurrent_block_v": b, "recurrent_warps": w}, step) for b, w in RECURRENT]
     with multiprocessing.get_context("fork").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
         for job, reason in zip(jobs, pool.map(compile_launchers, jobs, chunksize=1), strict=True):
             if reason:
                 print(f"not compiled: {job}: {reason}", flush=True)
-    for process in peers:
-        process.join()
 
 
 def peer_once() -> None:
@@ -133,9 +133,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one size of each, nothing saved to the results")
     quick = parser.parse_args().quick
     found: list[harness.Row] = []
+    tuning = compile_candidates(peer_once, (os.cpu_count() or 2) // 2)
     compile_all()
-    measure_briefly()
-    fla = fla_chunk()
 
     def take(part: Iterator[harness.Row]) -> None:
         try:
@@ -150,6 +149,10 @@ def main() -> None:
     with torch.no_grad():
         for lanes in (16, 256) if quick else (16, 256, 64):
             take(decode(lanes))
+    for process in tuning:
+        process.join(60)
+    measure_briefly()
+    fla = fla_chunk()
     for tokens in (8192,) if quick else (8192, 16384):
         with torch.no_grad():
             take(prefill(tokens, fla))

@@ -14,7 +14,9 @@ from isoexec_compiler.registry import Implementation, Settings, Values
 
 
 def _recommend(attributes: Values) -> Settings:
-    return chunk_settings(recurrent_block_v=8, recurrent_warps=1)
+    few, many = (chunk_settings(recurrent_block_v=block, recurrent_warps=1) for block in (8, 16))
+    ((_, step),), ((_, prefill),) = few.launch["sm90"], many.launch["sm90"]
+    return Settings(constants=few.constants, launch={"sm90": ((1024, step), (None, prefill))})
 
 
 IMPLEMENTATION = Implementation(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
 RECURRENT_ROUNDING = (
     "S * exp2(g * fp32(log2 e)), then u = (v - S k) * beta, each rounded in fp32; then S + u k^T, fused on sm90",
-    "S k and S q: in eight places every eighth key in order, fused on sm90, then the balanced tree of adjacent places",
+    "S k and S q: place j of eight sums keys c with c // 4 % 8 = j in order, fused on sm90; then the tree over places",
     "o = (S q) * scale, rounded to bf16",
 )
 RECURRENT_LAUNCH = {
@@ -21,6 +23,12 @@ def recurrent_settings(attributes: Values) -> Settings:
     return Settings(constants={"state": "fp32"}, launch={"sm90": ((None, launch),)})
 
 
+def recurrent_problems(attributes: Values, constants: Values) -> Iterator[str]:
+    """Why these sizes do not fit a recurrence."""
+    if int(attributes["key_dim"]) not in (32, 64, 128, 256):
+        yield f"key_dim {attributes['key_dim']} is not 32, 64, 128 or 256"
+
+
 IMPLEMENTATION = Implementation(
     name="gdn_native_step",
     op="gated_delta_rule",
@@ -33,6 +41,7 @@ IMPLEMENTATION = Implementation(
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
     constants={"state": Field(type="enum", choices=("fp32",), doc="dtype of the state between tokens")},
     launch={"sm90": RECURRENT_LAUNCH},
+    problems=recurrent_problems,
     cases=("engine_decode",),
     recommend=recurrent_settings,
     exact_with=("gdn_recurrent_everywhere",),

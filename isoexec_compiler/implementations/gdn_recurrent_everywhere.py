@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from isoexec_compiler.implementations.gdn_native_step import RECURRENT_LAUNCH, RECURRENT_ROUNDING, recurrent_settings
+from isoexec_compiler.implementations.gdn_native_step import (
+    RECURRENT_LAUNCH,
+    RECURRENT_ROUNDING,
+    recurrent_problems,
+    recurrent_settings,
+)
 from isoexec_compiler.registry import Field, Implementation
 
 IMPLEMENTATION = Implementation(
@@ -14,6 +19,7 @@ IMPLEMENTATION = Implementation(
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
     constants={"state": Field(type="enum", choices=("fp32",), doc="dtype of the state between tokens")},
     launch={"sm90": RECURRENT_LAUNCH},
+    problems=recurrent_problems,
     recommend=recurrent_settings,
     exact_with=("gdn_native_step",),
 )

@@ -10,13 +10,13 @@ import torch
 from .gdn_tiles_torch import LOG2E, exp2
 from .trees import pair_sum
 
-PLACES = 8
+PLACES, SPAN = 8, 32
 
 
 def product(s: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """S x [...,V] of s [...,V,K], x [...,1,K]: every eighth key in turn, then the tree over the eight places. What is
-    fused on sm90 is a product and a sum here."""
-    terms = (s * x).unflatten(-1, (-1, PLACES)).unbind(-2)
+    """S x [...,V] of s [...,V,K], x [...,1,K]: each place's keys in order, then the tree over places. What is fused on
+    sm90 is a product and a sum here."""
+    terms = (s * x).unflatten(-1, (-1, PLACES, SPAN // PLACES)).transpose(-1, -2).flatten(-3, -2).unbind(-2)
     total = terms[0]
     for term in terms[1:]:
         total = total + term

@@ -3,10 +3,11 @@
 
     S <- S * exp2(g log2 e);  u = (v - S k) beta;  S <- S + u k^T;  o = S q * scale
 
-S is K / 8 tensors of eight keys by BLOCK_V value columns, a column held by eight threads. A sum over K is, in each of
-the eight places, a chain of fused multiply-adds over every eighth key, then the balanced tree of adjacent pairs of
-places: each tl.sum adds two terms, so that no launch parameter moves a bit, and stopping after any token is exact.
-q, k, v are read in the model dtype, o is rounded to it.
+S is K / 8 tensors of eight places by BLOCK_V value columns: a place has four keys of every thirty-two, so that states
+move in vectors of four. A sum over K is, in each place, a chain of fused multiply-adds over its keys in order, then the
+balanced tree of adjacent places: each tl.sum adds two terms, so that no launch parameter moves a bit, and stopping
+after any token is exact. A token's q and k are asked for one token ahead. q, k, v are read in the model dtype, o is
+rounded to it.
 """
 
 from __future__ import annotations
@@ -20,38 +21,54 @@ import triton.language as tl
 from .gdn_prepare_triton import LOG2E
 
 PLACES = tl.constexpr(8)
+SPAN = tl.constexpr(32)  # keys that all places share, four each
 
 
 @triton.jit
-def _eight():
-    """0..7 as [2,2,2]."""
+def _places():
+    """Offset of the first key of each place, [2,2,2]."""
     b = tl.arange(0, 2)
-    return 4 * b[:, None, None] + 2 * b[None, :, None] + b[None, None, :]
+    return 16 * b[:, None, None] + 8 * b[None, :, None] + 4 * b[None, None, :]
 
 
 @triton.jit
 def _take_state(tile, value, wanted, K: tl.constexpr):
     """The [BLOCK_V, K] state at `tile` as K / 8 fp32 tensors [2,2,2,BLOCK_V]; zeros where not wanted."""
-    at = tile + value[None, None, None, :] * K + _eight()[:, :, :, None]
+    at = tile + value[None, None, None, :, None] * K + _places()[:, :, :, None, None]
+    at = at + tl.arange(0, 4)[None, None, None, None, :]
     s = ()
-    for i in tl.static_range(K // PLACES):
-        s = s + (tl.load(at + i * PLACES, mask=wanted, other=0.0).to(tl.float32),)  # noqa: RUF005
+    for i in tl.static_range(0, K, SPAN):
+        x = tl.load(at + i, mask=wanted, other=0.0).to(tl.float32)
+        even, odd = tl.split(tl.reshape(x, (2, 2, 2, value.shape[0], 2, 2)))
+        first, third = tl.split(even)
+        second, fourth = tl.split(odd)
+        s = s + (first, second, third, fourth)  # noqa: RUF005
     return s
 
 
 @triton.jit
 def _keep_state(tile, value, s, wanted, K: tl.constexpr):
-    at = tile + value[None, None, None, :] * K + _eight()[:, :, :, None]
-    for i in tl.static_range(K // PLACES):
-        tl.store(at + i * PLACES, s[i], mask=wanted)
+    at = tile + value[None, None, None, :, None] * K + _places()[:, :, :, None, None]
+    at = at + tl.arange(0, 4)[None, None, None, None, :]
+    for i in tl.static_range(0, K // PLACES, 4):
+        x = tl.join(tl.join(s[i], s[i + 2]), tl.join(s[i + 1], s[i + 3]))
+        tl.store(at + PLACES * i, tl.reshape(x, (2, 2, 2, value.shape[0], 4)), mask=wanted)
 
 
 @triton.jit
 def _take_row(row, K: tl.constexpr):
-    """The K elements at `row`, a block of pointers as `_eight`, as K / 8 fp32 tensors [2,2,2,1]."""
+    """The K elements at `row`, pointers to the places' first keys, as K / 8 tensors [2,2,2]."""
     x = ()
     for i in tl.static_range(K // PLACES):
-        x = x + (tl.load(row + i * PLACES).to(tl.float32)[:, :, :, None],)  # noqa: RUF005
+        x = x + (tl.load(row + i // 4 * SPAN + i % 4),)  # noqa: RUF005
+    return x
+
+
+@triton.jit
+def _widen(row, K: tl.constexpr):
+    x = ()
+    for i in tl.static_range(K // PLACES):
+        x = x + (row[i].to(tl.float32)[:, :, :, None],)  # noqa: RUF005
     return x
 
 
@@ -70,12 +87,16 @@ def _recur(
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
 ):  # fmt: skip
     """`rows` tokens from row `begin` on state s; returns the state after them."""
-    eight = _eight()
+    shared = (begin * H + head // (HV // H)) * K + _places()
+    k_next = _take_row(k + shared, K)
+    q_next = _take_row(q + shared, K)
     for t in range(rows):
+        k_t = _widen(k_next, K)
+        q_t = _widen(q_next, K)
+        ahead = shared + tl.minimum(t + 1, rows - 1) * (H * K)
+        k_next = _take_row(k + ahead, K)
+        q_next = _take_row(q + ahead, K)
         at = (begin + t) * HV + head
-        shared = ((begin + t) * H + head // (HV // H)) * K + eight
-        k_t = _take_row(k + shared, K)
-        q_t = _take_row(q + shared, K)
         v_t = tl.load(v + at * V + value).to(tl.float32)
         e = tl.exp2(tl.load(g + at) * LOG2E)
         decayed = ()

@@ -23,8 +23,7 @@ from .gdn_prepare_triton import BLOCK, CHUNK, LOG2E, _split
 from .gdn_scan_triton import _advance
 
 ON_DEVICE = tl.constexpr(not triton.knobs.runtime.interpret)
-REGISTERS = None
-EDGE = {"programs": 264, "block": 64, "warps": 4}
+EDGE_PROGRAMS = 264  # two on each of 132 multiprocessors
 
 
 @triton.jit
@@ -183,13 +182,12 @@ def step(
     _step_kernel[(v_heads, lanes)](
         q, k, v, g, beta, out, slots, positions,
         c.snapshot, c.keys, c.values, c.residuals, c.inverse, c.decay, c.gates, c.betas, scale,
-        **dims, BLOCK_V=min(launch["step_block_v"], width), num_warps=launch["step_warps"], maxnreg=REGISTERS,
-        enable_fp_fusion=False,
+        **dims, BLOCK_V=min(launch["step_block_v"], width), num_warps=launch["step_warps"], enable_fp_fusion=False,
     )  # fmt: skip
-    block_v = min(EDGE["block"], width)
-    _edge_kernel[(min(EDGE["programs"], lanes * v_heads * (width // block_v)),)](
+    block_v = min(64, width)
+    _edge_kernel[(min(EDGE_PROGRAMS, lanes * v_heads * (width // block_v)),)](
         slots, positions, lanes, c.state, c.snapshot, c.keys, c.residuals, c.inverse, c.decay,
-        **dims, BLOCK_V=block_v, LOOKUP=triton.next_power_of_2(lanes), num_warps=EDGE["warps"], launch_pdl=True,
+        **dims, BLOCK_V=block_v, LOOKUP=triton.next_power_of_2(lanes), num_warps=4, launch_pdl=True,
         enable_fp_fusion=False,
     )  # fmt: skip
     return out

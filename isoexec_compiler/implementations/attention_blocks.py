@@ -11,7 +11,7 @@ def _recommend(attributes: Values) -> Settings:
     head_dim = int(attributes["head_dim"])
     specialised: Values = {"schedule": "warp_specialised", "num_warps": 4}
     few_rows = {
-        **specialised, "block_m": 64, "num_stages": 6, "programs": 132,
+        **specialised, "block_m": 64, "num_stages": 6 if head_dim <= 64 else 4, "programs": 132,
     }  # fmt: skip
     many_rows = {
         **specialised, "block_m": 128, "num_stages": 2 if head_dim > 128 else 4, "programs": 0,

@@ -195,14 +195,11 @@ def main() -> None:
 
     tuning = compile_candidates(fla_once, (os.cpu_count() or 2) // 3)
     listed = every_launch()
-    refused: dict[int, str] = {}
-    packed, step = {"gated_delta_rule": 512, "gated_delta_extend": 512}, {"gated_delta_step": 64}
-    jobs = [("gdn_rxc", 16, launch, {**packed, **step}) for launch in listed]
-    compile_launchers(jobs[0])
+    functions = {"gated_delta_rule": 512, "gated_delta_extend": 512, "gated_delta_step": 64}
+    jobs = [("gdn_rxc", 16, launch, functions) for launch in listed]
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-        for i, reason in enumerate(pool.imap(compile_launchers, jobs, chunksize=1)):
-            if reason:
-                refused[i] = reason
+        pool.map(compile_launchers, [("gdn_rxc", 16, listed[0], {name: n}) for name, n in functions.items()])
+        refused = {i: why for i, why in enumerate(pool.map(compile_launchers, jobs, chunksize=1)) if why}
     found: list[harness.Row] = []
 
     def take(lines: Iterator[harness.Row]) -> None:

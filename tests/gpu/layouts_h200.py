@@ -139,20 +139,26 @@ def on_rank(group: dist.ProcessGroup, job: dict[str, Any]) -> None:
         loaded = torch.load(out / "engine.pt")
         sequences, sampled = loaded["sequences"], loaded["sampled"]
     alone: list[torch.Tensor] = []
-    report = {}
+    found = []
     for layout in layouts(job["ranks"]):
         rows = scored(*built(job, layout), sequences, layout, rank)
         alone = alone or rows
-        counts = [sum(differing(a, b) for a, b in zip(rows, alone, strict=True)), sum(map(len, rows))]
+        counts = [("one GPU's", sum(differing(a, b) for a, b in zip(rows, alone, strict=True)), sum(map(len, rows)))]
         if sampled is not None:
-            counts += [sum(differing(a[-TOKENS:], b) for a, b in zip(rows, sampled, strict=True)), sampled.numel()]
-        total = torch.tensor(counts, device="cuda")
-        dist.all_reduce(total)
-        name = f"TP{layout[0]} EP{layout[2]} SP {'on' if layout[1] else 'off'}"
-        report[name] = total.tolist()
+            differ = sum(differing(a[-TOKENS:], b) for a, b in zip(rows, sampled, strict=True))
+            counts.append(("the engine's", differ, sampled.numel()))
+        for peer, differ, of in counts:
+            total = torch.tensor([differ, of], device="cuda")
+            dist.all_reduce(total)
+            name = f"{job['contract']}, TP{layout[0]} EP{layout[2]} SP {'on' if layout[1] else 'off'}"
+            name = f"log-probabilities that differ from {peer}: {name} (counts, not times)"
+            found.append(harness.row(name, total[0].item(), "of", total[1].item(), None, "0"))
+            if rank == 0:
+                print(f"{name}: {total.tolist()}", flush=True)
         if rank == 0:
-            print(f"{name}: {report[name]} (differ from one GPU, of; differ from the engine, of)", flush=True)
-            (out / "layouts.json").write_text(json.dumps({"machine": harness.machine(), **job, "counts": report}))
+            command = f"python -m tests.gpu.layouts_h200 --ranks {job['ranks']}"
+            data = {"machine": harness.machine(), "versions": harness.versions(), "command": command, "rows": found}
+            (out / "layouts.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
 def trainer(job: dict[str, Any]) -> None:
@@ -185,8 +191,8 @@ def main() -> None:
         command = [sys.executable, "-W", "ignore", "-m", "tests.gpu.layouts_h200", *sys.argv[1:], "--phase", phase]
         code = subprocess.run(command, env={**os.environ, **QUIET}, check=False).returncode
         print(f"{phase}: exit {code}, {time.monotonic() - began:.1f} s", flush=True)
-    counts = json.loads((Path(job["out"]) / "layouts.json").read_text())["counts"]
-    sys.exit(any(differ for count in counts.values() for differ in count[::2]))
+    rows = json.loads((Path(job["out"]) / "layouts.json").read_text())["rows"]
+    sys.exit(any(row["ours_ms"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .attention_splits import combine, sequence_slots, share
 from .hopper_rows import advance, block_at, multiply, owner, share_of
@@ -60,6 +61,8 @@ def _hopper_attention_kernel(q, k, v, out, lse, tops, totals, accs, query_start,
                              SPLIT_BLOCKS: gl.constexpr, HEAD_DIM: gl.constexpr, CONSUMERS: gl.constexpr,
                              STAGES: gl.constexpr, SHARED: gl.constexpr, LSE: gl.constexpr):  # fmt: skip
     tile_tokens: gl.constexpr = 64 // GROUP * CONSUMERS
+    gdc_launch_dependents()
+    gdc_wait()
     slot = gl.num_programs(0) - 1 - gl.program_id(0)  # long rows first
     kv_head = gl.program_id(1)
     first = gl.program_id(2)
@@ -171,10 +174,13 @@ def hopper_attention(
     k_matrix, *k_steps = matrix(k, chunk)
     v_matrix, *v_steps = matrix(v, chunk)
     consumers = max(1, launch["block_m"] // 64)
+    tile_tokens = 64 // group * consumers
+    slots, ctas, parts = share(q, kv_heads, sequences, tile_tokens, block_table.shape[-1] * page, split, max_query,
+                               launch["programs"])  # fmt: skip
+    programs = ctas * kv_heads * (sequences if max_query <= tile_tokens else slots)
+    depth = launch["num_stages"] // (2 if consumers == 1 and programs > launch["programs"] else 1)
     # Two at least: the values of a block are waited for while those of the block before are in use.
-    stages = max(2, min(launch["num_stages"], _stages(width, kv_block, 64 * consumers)))
-    slots, ctas, parts = share(q, kv_heads, sequences, 64 // group * consumers, block_table.shape[-1] * page, split,
-                               max_query, launch["programs"])  # fmt: skip
+    stages = max(2, min(depth, _stages(width, kv_block, 64 * consumers)))
     # Registers a thread at entry, before the warps share them out anew: one warpgroup leaves room for a second program.
     registers = 168 if consumers == 2 else 128 if width <= 128 else 240
     _hopper_attention_kernel[(slots, kv_heads, ctas)](
@@ -183,7 +189,7 @@ def hopper_attention(
         GROUP=group, PAGE=page, CHUNK=chunk, SEQUENCES=sequence_slots(sequences), SCALE=log2_scale,
         KV_BLOCK=kv_block, SPLIT_BLOCKS=split // kv_block, HEAD_DIM=width, CONSUMERS=consumers,
         STAGES=stages, SHARED=ctas > 1, LSE=lse is not None, num_warps=4,
-        maxnreg=registers, enable_fp_fusion=False,
+        maxnreg=registers, enable_fp_fusion=False, launch_pdl=True,
     )  # fmt: skip
     if ctas > 1:
         combine(parts, out, query_start, seq_lens, kv_heads, split)

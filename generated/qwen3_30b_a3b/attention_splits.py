@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -37,6 +38,8 @@ def _attention_combine_kernel(tops, totals, accs, out, query_start, seq_lens, se
                               HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
                               SEQUENCES: tl.constexpr):  # fmt: skip
     """The splits of HEAD_ROWS heads of one token, merged in ascending order."""
+    gdc_launch_dependents()
+    gdc_wait()
     token = tl.program_id(0)
     index = tl.arange(0, SEQUENCES)
     begin = tl.load(query_start + index, mask=index < sequences, other=0)
@@ -110,5 +113,5 @@ def combine(
     _attention_combine_kernel[(tokens, kv_heads)](
         *parts, out, query_start, seq_lens, sequences, tokens, SPLIT=split, HEADS=heads,
         HEAD_ROWS=power_of_2(heads // kv_heads), HEAD_DIM=width, SEQUENCES=sequence_slots(sequences), num_warps=1,
-        num_stages=1, enable_fp_fusion=False,
+        num_stages=1, enable_fp_fusion=False, launch_pdl=True,
     )  # fmt: skip

@@ -23,15 +23,18 @@ import torch
 import triton
 import triton.language as tl
 
-from .gdn_prepare_triton import CHUNK, _locate, tiles
+from .gdn_prepare_triton import CHUNK, _diagonal, _locate, tiles
+from .gdn_reverse_hopper import hopper_reverse
 from .gdn_scan_triton import _tile, scan
 
-SCAN = {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 3}
+NEVER = tl.constexpr(float("-inf"))  # log2 of what a chunk without its last row leaves to the next: nothing
+# The interpreter knows no Gluon.
+SCAN = {"scan_schedule": "tiles" if triton.knobs.runtime.interpret else "warp_specialised"}
 
 
 @triton.jit
 def _reverse_rows(
-    ds, q, k, d, c, f, grad, scalars, ends, base, begin, rows, head, block, scale,
+    ds, q, k, inverse, c, f, grad, scalars, ends, base, begin, rows, head, block, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """One chunk from dS' = ds [BLOCK_V, K]: stores ds and dB, returns dS."""
@@ -43,12 +46,12 @@ def _reverse_rows(
     do = tl.trans(_tile(grad, begin, rows, HV * V, head * V + block * BLOCK_V, BLOCK_V, MASKED))
     f = _tile(f, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
     c = _tile(c, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
-    d = _tile(d, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
+    d = _diagonal(inverse, begin, rows, head, HV, 0)
     query = _tile(q, begin, rows, H * K, shared, K, MASKED)
     G = tl.load(scalars + r, mask=live, other=0.0)
     b = tl.load(scalars + CHUNK + r, mask=live, other=0.0)
     p = tl.load(scalars + 2 * CHUNK + r, mask=live, other=0.0)
-    last = 0.0 if MASKED else tl.load(scalars + CHUNK - 1)
+    last = NEVER if MASKED else tl.load(scalars + CHUNK - 1)
     passed = ds.to(tl.bfloat16)
     tl.store(ends + value[:, None] * K + tl.arange(0, K)[None, :], passed)
     u = tl.dot(passed, tl.trans(key)) * tl.exp2(last - G)[None, :]
@@ -66,7 +69,7 @@ def _reverse_rows(
 
 @triton.jit
 def _reverse_kernel(
-    q_tiles, k_tiles, d_tiles, c_tiles, f_tiles, g_tiles, q, k, solution, coupling, readout, grad,
+    q_tiles, k_tiles, c_tiles, f_tiles, g_tiles, q, k, inverse, coupling, readout, grad,
     scalars, cu_seqlens, ends, base, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
@@ -81,13 +84,13 @@ def _reverse_kernel(
     unit = (begin // CHUNK + sequence + full) * HV + head
     if full * CHUNK < rows:
         ds = _reverse_rows(
-            ds, q, k, solution, coupling, readout, grad, scalars + unit * (3 * CHUNK), ends + unit * (V * K), base,
+            ds, q, k, inverse, coupling, readout, grad, scalars + unit * (3 * CHUNK), ends + unit * (V * K), base,
             begin + full * CHUNK, rows - full * CHUNK, head, block, scale, H, HV, K, V, BLOCK_V, True,
         )  # fmt: skip
     for i in range(full):
         unit -= HV
         ds = _reverse_rows(
-            ds, q_tiles, k_tiles, d_tiles, c_tiles, f_tiles, g_tiles, scalars + unit * (3 * CHUNK),
+            ds, q_tiles, k_tiles, inverse, c_tiles, f_tiles, g_tiles, scalars + unit * (3 * CHUNK),
             ends + unit * (V * K), base, begin + (full - 1 - i) * CHUNK, CHUNK, head, block, scale,
             H, HV, K, V, BLOCK_V, False,
         )  # fmt: skip
@@ -121,7 +124,7 @@ def _gradient_kernel(
             place = scalars + (slot.to(tl.int64) * HV + head) * (3 * CHUNK)
             G = tl.load(place + r, mask=live, other=0.0)
             b = tl.load(place + CHUNK + r, mask=live, other=0.0)
-            last = tl.load(place + CHUNK - 1, mask=rows == CHUNK, other=0.0)
+            last = tl.load(place + CHUNK - 1, mask=rows == CHUNK, other=NEVER)
             dp = tl.zeros((CHUNK, CHUNK), tl.float32)
             da = tl.zeros((CHUNK, CHUNK), tl.float32)
             read_q = tl.zeros((CHUNK, K), tl.float32)
@@ -181,21 +184,23 @@ def gradients(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Gradients of q, k, v, g, beta from that of the outputs [T,HV,V]."""
     (tokens, heads, key_width), (v_heads, width), sequences = q.shape, v.shape[1:], cu_seqlens.shape[0] - 1
+    dg, dbeta = prepared[0].new_zeros((2, tokens, v_heads))  # the context that this call makes is what descriptors need
     grad = grad.contiguous()
-    scalars, _, solution, coupling, readout = prepared
+    scalars, inverse, coupling, readout = prepared
     _, starts, solved = scan(q, k, v, prepared, cu_seqlens, scale, SCAN, trace=True, out=False)
     ends, base = torch.empty_like(starts), torch.empty_like(v)
     block_v = min(64, width)
     dims = {"H": heads, "HV": v_heads, "K": key_width, "V": width, "BLOCK_V": block_v, "enable_fp_fusion": False}
     g_tiles = tiles(grad, 64, block_v)
-    _reverse_kernel[(width // block_v, sequences * v_heads)](
-        tiles(q, 64, key_width), tiles(k, 64, key_width),
-        tiles(solution, 64, 64), tiles(coupling, 64, 64), tiles(readout, 64, 64), g_tiles,
-        q, k, solution, coupling, readout, grad, scalars, cu_seqlens, ends, base, scale,
-        **dims, num_warps=4, num_stages=3,
-    )  # fmt: skip
+    if SCAN["scan_schedule"] == "warp_specialised":
+        hopper_reverse(q, k, prepared, grad, cu_seqlens, scale, ends, base)
+    else:
+        _reverse_kernel[(width // block_v, sequences * v_heads)](
+            tiles(q, 64, key_width), tiles(k, 64, key_width), tiles(coupling, 64, 64), tiles(readout, 64, 64), g_tiles,
+            q, k, inverse, coupling, readout, grad, scalars, cu_seqlens, ends, base, scale,
+            **dims, num_warps=4, num_stages=3,
+        )  # fmt: skip
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    dg, dbeta = scalars.new_empty((2, tokens, v_heads))
     states = (tiles(x.view(-1, key_width), block_v, key_width) for x in (starts, ends))
     _gradient_kernel[(starts.shape[0], heads)](
         q, k, tiles(v, 64, block_v), tiles(solved, 64, block_v), tiles(base, 64, block_v), g_tiles, *states,

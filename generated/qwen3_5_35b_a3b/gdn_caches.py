@@ -3,7 +3,8 @@
 
 Bytes per sequence and value head at K = V = 128: state 65,536, snapshot 32,768, values 16,384, residuals 16,384,
 inverse 4,096, decay, gates and betas 256 each = 135,936; keys 16,384 per query/key head. 16 query/key and 32 value
-heads: 4,612,096 bytes. Slot 0 is the null slot: never read or written. A slot needs no clearing before reuse, because
+heads: 4,612,096 bytes. An engine may lay a slot's caches one after the other in a page: only what belongs to one slot
+is contiguous. Slot 0 is the null slot: never read or written. A slot needs no clearing before reuse, because
 nothing older than the sequence's own position is read. Dropping rows of the open chunk is lowering the position.
 """
 
@@ -48,6 +49,15 @@ class States(NamedTuple):
     """All that a chunk kernel without exact rows keeps: the state after the last row, [slots, HV, V, K] fp32."""
 
     state: torch.Tensor
+
+
+def strides(held: Caches | CprCaches) -> dict[str, int]:
+    """Elements from slot to slot, as constants of a kernel: SCALARS for decay, gates and betas, ROWS for values and
+    residuals, which lie alike."""
+    found = {"STATE": held.state, "KEYS": held.keys, "ROWS": held.values, "SCALARS": held.gates}
+    if isinstance(held, Caches):
+        found |= {"SNAPSHOT": held.snapshot, "INVERSE": held.inverse}
+    return {name: cache.stride(0) for name, cache in found.items()}
 
 
 def caches(

@@ -18,8 +18,8 @@ Row t of D, C, Q and R reads rows no later than t, so `gdn_step_triton` evaluate
 the chunk the two triangular solves are fixed-point iterations: row t is final after t steps and later steps repeat it.
 
 By chunk slot (`_locate`) and head: scalars fp32 [slots,HV,3,64], the rows' G, beta and P_tt. By token and head:
-inverse, D in two bf16 parts [T,HV,2,16]; solution D, coupling C and readout Q, bf16 [T,HV,64], zero outside their
-triangle. beta and g are fp32.
+inverse, D in two bf16 parts [T,HV,2,16]; coupling C and readout Q, bf16 [T,HV,64], zero outside their triangle.
+beta and g are fp32.
 """
 
 from __future__ import annotations
@@ -53,6 +53,15 @@ def _split(x):
     return high, (x - high.to(tl.float32)).to(tl.bfloat16)
 
 
+@triton.jit
+def _diagonal(inverse, start, rows, head, HV: tl.constexpr, PART: tl.constexpr):
+    """A part of D, 0 high and 1 low, as the chunk's [64, 64] of blocks on the diagonal."""
+    r = tl.arange(0, CHUNK)
+    cells = ((start + r) * HV + head)[:, None] * (2 * BLOCK) + PART * BLOCK + r[None, :] % BLOCK
+    same = r[:, None] // BLOCK == r[None, :] // BLOCK
+    return tl.load(inverse + cells, mask=(r < rows)[:, None] & same, other=0.0)
+
+
 @triton.jit(do_not_specialize=["sequences"])
 def _decay_kernel(
     g, beta, scalars, cu_seqlens, sequences, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, LOOKUP: tl.constexpr
@@ -62,11 +71,17 @@ def _decay_kernel(
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     place = scalars + (tl.program_id(0).to(tl.int64) * HEADS + head) * (3 * CHUNK)
     total = tl.zeros((BLOCK_H,), tl.float32)
-    for t in tl.range(0, rows, num_stages=8):
-        at = (start + t) * HEADS + head
-        total = total + tl.load(g + at, mask=head < HEADS, other=0.0) * LOG2E
-        tl.store(place + t, total, mask=head < HEADS)
-        tl.store(place + CHUNK + t, tl.load(beta + at, mask=head < HEADS, other=0.0), mask=head < HEADS)
+    for begin in range(0, CHUNK, BLOCK):
+        gates = ()
+        for t in tl.static_range(BLOCK):  # all of a block's loads before its stores, which could alias them
+            live = (head < HEADS) & (begin + t < rows)
+            at = (start + begin + t) * HEADS + head
+            gates += ((tl.load(g + at, mask=live, other=0.0), tl.load(beta + at, mask=live, other=0.0)),)
+        for t in tl.static_range(BLOCK):
+            live = (head < HEADS) & (begin + t < rows)
+            total = total + gates[t][0] * LOG2E
+            tl.store(place + begin + t, total, mask=live)
+            tl.store(place + CHUNK + begin + t, gates[t][1], mask=live)
 
 
 @triton.jit(do_not_specialize=["sequences"])
@@ -89,7 +104,8 @@ def _inverse_kernel(
         G = tl.load(place, mask=live, other=0.0)
         b = tl.load(place + CHUNK, mask=live, other=0.0)
         a = tl.dot(key, tl.trans(key)) * tl.exp2(G[None, :] - G[:, None]) * -b[None, :]
-        high, low = _split(tl.where(r[:, None] < r[None, :], a, 0.0))
+        # A row that is not there has G = 0: exp2(0 - G_s) may be infinite, and would reach every column.
+        high, low = _split(tl.where((r[:, None] < r[None, :]) & live[None, :], a, 0.0))
         eye = r[:, None] == r[None, :]
         x = tl.where(eye, 1.0, 0.0)
         for _ in tl.static_range(BLOCK - 1):
@@ -105,7 +121,7 @@ def _inverse_kernel(
 
 @triton.jit(do_not_specialize=["sequences"])
 def _fold_kernel(
-    q_tiles, k_tiles, scalars, inverse, solution, coupling, readout, cu_seqlens, sequences,
+    q_tiles, k_tiles, scalars, inverse, coupling, readout, cu_seqlens, sequences,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, LOOKUP: tl.constexpr,
 ):  # fmt: skip
     """C = -A D on earlier blocks and Q = P D on earlier rows, each rounded once to bf16; P_tt in fp32.
@@ -122,10 +138,8 @@ def _fold_kernel(
         place = scalars + (tl.program_id(0).to(tl.int64) * HV + head) * (3 * CHUNK) + r
         G = tl.load(place, mask=live, other=0.0)
         b = tl.load(place + CHUNK, mask=live, other=0.0)
-        same = r[:, None] // BLOCK == r[None, :] // BLOCK
-        d = at[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
-        d_high = tl.load(inverse + d, mask=live[:, None] & same, other=0.0)
-        d_low = tl.load(inverse + d + BLOCK, mask=live[:, None] & same, other=0.0)
+        d_high = _diagonal(inverse, start, rows, head, HV, 0)
+        d_low = _diagonal(inverse, start, rows, head, HV, 1)
         E = tl.exp2(G[:, None] - G[None, :])
         earlier = r[:, None] > r[None, :]
         a_high, a_low = _split(tl.where(earlier, tl.dot(key, tl.trans(key)) * E * -b[:, None], 0.0))
@@ -133,8 +147,8 @@ def _fold_kernel(
         c = tl.dot(a_high, d_low, c)
         c = tl.dot(a_low, d_high, c)
         out = at[:, None] * CHUNK + r[None, :]
-        tl.store(solution + out, d_high, mask=live[:, None])
-        tl.store(coupling + out, tl.where(earlier & (same == 0), c, 0.0).to(tl.bfloat16), mask=live[:, None])
+        above = r[:, None] // BLOCK > r[None, :] // BLOCK
+        tl.store(coupling + out, tl.where(above, c, 0.0).to(tl.bfloat16), mask=live[:, None])
         query = q_tiles.load([start.to(tl.int32), head // (HV // H) * K])
         p = tl.dot(query, tl.trans(key))
         p_own = tl.sum(tl.where(r[:, None] == r[None, :], p, 0.0), 1)
@@ -154,12 +168,12 @@ def tiles(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
 def prepare(
     q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, cu_seqlens: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """scalars, inverse, solution, coupling, readout of every chunk and row (module docstring): three launches."""
+    """scalars, inverse, coupling, readout of every chunk and row (module docstring): three launches."""
     (tokens, heads, width), v_heads, sequences = q.shape, g.shape[1], cu_seqlens.shape[0] - 1
     slots, lookup = tokens // 64 + sequences, triton.next_power_of_2(sequences)
     scalars = g.new_empty((slots, v_heads, 3, 64))
     inverse = q.new_empty((tokens, v_heads, 2, 16))
-    solution, coupling, readout = q.new_empty((3, tokens, v_heads, 64))
+    coupling, readout = q.new_empty((2, tokens, v_heads, 64))
     block_h = min(32, triton.next_power_of_2(v_heads))
     dims = {"H": heads, "HV": v_heads, "K": width, "LOOKUP": lookup, "num_stages": 1, "enable_fp_fusion": False}
     _decay_kernel[(slots, triton.cdiv(v_heads, block_h))](
@@ -168,7 +182,7 @@ def prepare(
     )  # fmt: skip
     _inverse_kernel[(4 * slots, v_heads)](k, scalars, inverse, cu_seqlens, sequences, **dims, num_warps=1)
     _fold_kernel[(slots, v_heads)](
-        tiles(q, 64, width), tiles(k, 64, width), scalars, inverse, solution, coupling, readout, cu_seqlens, sequences,
+        tiles(q, 64, width), tiles(k, 64, width), scalars, inverse, coupling, readout, cu_seqlens, sequences,
         **dims, num_warps=4, maxnreg=168,
     )  # fmt: skip
-    return scalars, inverse, solution, coupling, readout
+    return scalars, inverse, coupling, readout

@@ -32,11 +32,35 @@ def _copy_keys(k, v, ring, start, blocks, k_step, v_step, BLOCK: gl.constexpr, H
 
 
 @gluon.jit
+def _products(q_tile, grad_tile, ring, slot, phase, left, zeros, wide: gl.constexpr):
+    """Scores and products of one block of keys, of which `left` are in the sequence, still being multiplied."""
+    k_tiles, v_tiles, full, _ = ring
+    mbarrier.wait(full.index(slot), phase)
+    if left < zeros.shape[1]:
+        zero_past(k_tiles.index(slot), left, wide)
+        zero_past(v_tiles.index(slot), left, wide)
+    scores = warpgroup_mma(q_tile, k_tiles.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    products = warpgroup_mma(grad_tile, v_tiles.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    return scores, products
+
+
+@gluon.jit
+def _gather(scores, products, offset, deltas, position, tile, key, keys, sums, LOG2_SCALE: gl.constexpr):
+    """sums + ds k, still being multiplied; key: the first of the block."""
+    p = probabilities(scores, offset, LOG2_SCALE)
+    if key + p.shape[1] > tile:
+        keys_here = key + gl.arange(0, p.shape[1], gl.SliceLayout(0, p.type.layout))
+        p = gl.where(keys_here[None, :] <= position[:, None], p, 0.0)
+    ds = (p * (products - deltas)).to(gl.bfloat16)
+    return warpgroup_mma(gl.convert_layout(ds, gl.DotOperandLayout(0, sums.type.layout, 2)), keys, sums, is_async=True)
+
+
+@gluon.jit
 def _query_rows(q, out, grad, lse, delta, dq, q_tile, grad_tile, ring, place, q_token, q_head, HALF: gl.constexpr,
                 HEADS: gl.constexpr, GROUP: gl.constexpr, SCALE: gl.constexpr, LOG2_SCALE: gl.constexpr,
                 HEAD_DIM: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     start, length, tile, blocks, kv_head, pitch = place
-    k_tiles, v_tiles, full, empty = ring
+    k_tiles, _, _, empty = ring
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
     row_layout: gl.constexpr = gl.SliceLayout(1, layout)
@@ -63,27 +87,23 @@ def _query_rows(q, out, grad, lse, delta, dq, q_tile, grad_tile, ring, place, q_
     position = tile + gl.arange(0, 64, row_layout) // GROUP
 
     sums = gl.zeros([64, HEAD_DIM], gl.float32, dq_layout)
+    zeros = gl.zeros([64, BLOCK], gl.float32, layout)
+    scores, products = _products(q_tile, grad_tile, ring, 0, 0, length, zeros, wide)
+    scores, products = warpgroup_mma_wait(0, deps=(scores, products))
     slot = 0
     phase = 0
-    for block in range(blocks):
-        mbarrier.wait(full.index(slot), phase)
-        if (block + 1) * BLOCK > length:
-            zero_past(k_tiles.index(slot), length - block * BLOCK, wide)
-            zero_past(v_tiles.index(slot), length - block * BLOCK, wide)
-        zeros = gl.zeros([64, BLOCK], gl.float32, layout)
-        scores = warpgroup_mma(q_tile, k_tiles.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-        products = warpgroup_mma(grad_tile, v_tiles.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-        scores, products = warpgroup_mma_wait(0, deps=(scores, products))
-        p = probabilities(scores, offset, LOG2_SCALE)
-        if (block + 1) * BLOCK > tile:
-            key = block * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(0, layout))
-            p = gl.where(key[None, :] <= position[:, None], p, 0.0)
-        ds = (p * (products - deltas)).to(gl.bfloat16)
-        sums = warpgroup_mma(gl.convert_layout(ds, gl.DotOperandLayout(0, dq_layout, 2)), k_tiles.index(slot), sums,
-                             is_async=True)  # fmt: skip
-        sums = warpgroup_mma_wait(0, deps=(sums,))
-        mbarrier.arrive(empty.index(slot))
+    for block in range(blocks - 1):
+        before = slot
         slot, phase = advance(slot, phase, STAGES)
+        left = length - (block + 1) * BLOCK
+        next_scores, next_products = _products(q_tile, grad_tile, ring, slot, phase, left, zeros, wide)
+        sums = _gather(scores, products, offset, deltas, position, tile, block * BLOCK, k_tiles.index(before), sums,
+                       LOG2_SCALE)  # fmt: skip
+        scores, products, sums = warpgroup_mma_wait(0, deps=(next_scores, next_products, sums))
+        mbarrier.arrive(empty.index(before))
+    sums = _gather(scores, products, offset, deltas, position, tile, (blocks - 1) * BLOCK, k_tiles.index(slot), sums,
+                   LOG2_SCALE)  # fmt: skip
+    sums = warpgroup_mma_wait(0, deps=(sums,))
     q_tile.store((sums * SCALE).to(gl.bfloat16))
     gl.store(dq + rows, q_tile.load(wide), mask=valid[:, None])
 

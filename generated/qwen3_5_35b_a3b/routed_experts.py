@@ -61,6 +61,18 @@ class _BySlot(torch.autograd.Function):
         return grad[ctx.saved_tensors[0]], None
 
 
+class _SumNodes(torch.autograd.Function):
+    """Nodes [n, H] of every rank -> their root, not rounded, on every rank. Backward: to the own node."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, group: Any) -> torch.Tensor:
+        return tree_all_reduce(rows, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
 class _CombineNodes(torch.autograd.Function):
     """Nodes [T, k, H] of every rank -> the combined tokens, all or this rank's slice. Backward: to the own node."""
 
@@ -69,19 +81,29 @@ class _CombineNodes(torch.autograd.Function):
         ctx: Any, rows: torch.Tensor, weights: torch.Tensor, combine: Function, group: Any, scatter: bool
     ) -> Any:
         ctx.shape, ctx.group, ctx.scatter = rows.shape, group, scatter
-        tokens, world, rank = rows.shape[0], dist.get_world_size(group), dist.get_rank(group)
-        padded = torch.nn.functional.pad(weights, (0, 0, 0, -tokens % world))
-
-        def finish(parts: torch.Tensor) -> torch.Tensor:
-            first = 0 if parts.shape[1] == tokens else rank * parts.shape[1]
-            return combine(parts, padded[first : first + parts.shape[1]])
-
-        return (tree_reduce_scatter if scatter else tree_all_reduce)(rows, group, finish)
+        return combined_nodes(rows, weights, combine, group, scatter)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         grad = gather_rows(grad, ctx.group) if ctx.scatter else grad
         return grad.float()[:, None].expand(ctx.shape).contiguous(), None, None, None, None
+
+
+def combined_nodes(
+    rows: torch.Tensor, weights: torch.Tensor, combine: Function, group: dist.ProcessGroup, scatter: bool = False
+) -> torch.Tensor:
+    """`combine` of the ranks' nodes, [T, H] on every rank or, with `scatter`, this rank's T/W rows.
+
+    rows: this rank's nodes, fp32 [T, k, H]; weights: fp32 [T, k].
+    """
+    tokens, rank = rows.shape[0], dist.get_rank(group)
+    share = -(-tokens // dist.get_world_size(group))
+
+    def finish(parts: torch.Tensor) -> torch.Tensor:
+        first = 0 if parts.shape[1] == tokens else min(rank * share, tokens)
+        return combine(parts, weights[first : first + parts.shape[1]])
+
+    return (tree_reduce_scatter if scatter else tree_all_reduce)(rows, group, finish)
 
 
 def routed_experts(
@@ -126,12 +148,15 @@ def experts_by_owner(
     down: torch.Tensor,
     kernels: Kernels,
     group: dist.ProcessGroup,
+    sharers: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
     """Rank r of W owns experts [r * E / W, (r + 1) * E / W) and tokens of its own, any number, also none.
 
-    As `routed_experts`, with gate_up [E/W, 2I, H] and down [E/W, H, I]; chosen counts all experts. Tokens travel in the
-    model dtype, weights and rows in fp32. Returns this rank's [T, H]. Differentiable as `routed_experts`; waits for the
-    device once, for the sizes. Raises ValueError if the ranks cannot share the experts equally.
+    As `routed_experts`, with gate_up [E/W, 2I, H] and down [E/W, H, I]; chosen counts all experts. With `sharers`, the
+    ranks of that group own the same experts and tokens and hold shares of their width, as in `experts_by_width`; the
+    nodes are added before they travel back. Tokens travel in the model dtype, weights and rows in fp32. Returns this
+    rank's [T, H]. Differentiable as `routed_experts`, with `sharers` as `experts_by_width`; waits for the device once,
+    for the sizes. Raises ValueError if the ranks cannot share the experts equally.
     """
     top_k, owned = chosen.shape[1], gate_up.shape[0]
     order, offsets = kernels.dispatch(chosen, owned * dist.get_world_size(group))
@@ -140,6 +165,8 @@ def experts_by_owner(
     sent_weights = exchange(weights.flatten()[order][:, None], there)
     tokens = exchange(_ByExpert.apply(x, order, top_k), there)
     rows = expert_rows(tokens, local, sent_weights, gate_up, down, kernels).flatten(0, 1)
+    if sharers is not None:
+        rows = _SumNodes.apply(rows, sharers)
     rows = _BySlot.apply(exchange(rows, there.reverse()), order)
     return kernels.expert_combine(rows.view(x.shape[0], top_k, x.shape[1]), weights)
 

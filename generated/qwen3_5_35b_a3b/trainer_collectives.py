@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from .regions import ops
 from .tree_collectives import (
-    gather_parts,
     gather_rows,
     tree_all_reduce,
     tree_reduce_scatter,
@@ -61,7 +60,8 @@ class VocabEmbedding(torch.autograd.Function):
         start = dist.get_rank(group) * weight.shape[0]
         ctx.save_for_backward(ids - start)
         ctx.rows = weight.shape[0]
-        return ops.select(gather_parts(ops.embedding(ids, weight, start, region), group), region)
+        rows = ops.embedding(ids, weight, start, region)
+        return tree_all_reduce(rows, group, lambda parts: ops.select(parts, region))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor, None, None]:

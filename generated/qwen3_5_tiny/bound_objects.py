@@ -15,7 +15,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from .regions import BOUND, OPERATORS
+from .operators import OPERATORS
+from .regions import BOUND
 
 
 def _code(thing: Any) -> CodeType | None:

@@ -56,7 +56,8 @@ def prepare(
             decay[t] = total
         G, b = tile(decay, start, rows), tile(beta, start, rows)
         key, query = (spread(tile(x, start, rows), heads) for x in (k, q))
-        E = torch.where(earlier, exp2(G[..., :, None] - G[..., None, :]), 0.0)
+        # A row that is not there has G = 0: exp2(0 - G_s) may be infinite.
+        E = torch.where(earlier & (row < rows), exp2(G[..., :, None] - G[..., None, :]), 0.0)
         z = dot(torch.cat([key, query], -2), key.transpose(-1, -2))
         z, zq = z[..., :CHUNK, :], z[..., CHUNK:, :]
         a = torch.where(earlier, z * E * -b[..., :, None], 0.0)

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from .gdn_caches import Caches, CprCaches, States
-from .gdn_prepare_triton import BLOCK, CHUNK, tiles
+from .gdn_prepare_triton import BLOCK, CHUNK, _diagonal, tiles
+from .gdn_scan_hopper import hopper_scan
 
 
 @triton.jit
@@ -33,7 +34,7 @@ def _tile(x, begin, rows, width, at, LENGTH: tl.constexpr, MASKED: tl.constexpr)
 
 @triton.jit
 def _rows(
-    s, q, k, v, d, c, f, scalars, out, begin, rows, head, block, scale,
+    s, q, k, v, inverse, c, f, scalars, out, begin, rows, head, block, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
     MASKED: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
@@ -45,7 +46,7 @@ def _rows(
     key = _tile(k, begin, rows, H * K, shared, K, MASKED)
     val = _tile(v, begin, rows, HV * V, head * V + value, BLOCK_V, MASKED)
     c = _tile(c, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
-    d = _tile(d, begin, rows, HV * CHUNK, head * CHUNK, CHUNK, MASKED)
+    d = _diagonal(inverse, begin, rows, head, HV, 0)
     G = tl.load(scalars + r, mask=live, other=0.0)
     b = tl.load(scalars + CHUNK + r, mask=live, other=0.0)
     p = tl.load(scalars + 2 * CHUNK + r, mask=live, other=0.0)
@@ -76,11 +77,11 @@ def _advance(s, u, G, last, key):
 
 @triton.jit
 def _scan_kernel(
-    q_tiles, k_tiles, v_tiles, d_tiles, c_tiles, f_tiles, q, k, v, solution, coupling, readout,
+    q_tiles, k_tiles, v_tiles, c_tiles, f_tiles, q, k, v, inverse, coupling, readout,
     scalars, out, cu_seqlens, state, snapshot, residuals, slots, origin, starts, solved, scale,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
     OUT: tl.constexpr, RESUME: tl.constexpr, KEEP: tl.constexpr, FLUSH: tl.constexpr, OPEN: tl.constexpr,
-    TRACE: tl.constexpr,
+    TRACE: tl.constexpr, STATE: tl.constexpr, SNAPSHOT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Chunk after chunk of one sequence, for one head and a block of value columns.
 
@@ -99,10 +100,11 @@ def _scan_kernel(
     s = tl.zeros((BLOCK_V, K), tl.float32)
     if RESUME or KEEP:
         slot = tl.load(slots + sequence)
-        unit = tl.maximum(slot, 0).to(tl.int64) * HV + head
+        own = tl.maximum(slot, 0).to(tl.int64)
+        state += own * STATE + head * (V * K)
         if RESUME:
             resumed = (tl.load(origin + sequence) > 0) & (slot > 0)
-            s = tl.load(state + unit * (V * K) + inner, mask=resumed, other=0.0)
+            s = tl.load(state + inner, mask=resumed, other=0.0)
     first = begin // CHUNK + sequence
     full = rows // CHUNK
     for i in range(full):
@@ -111,7 +113,7 @@ def _scan_kernel(
         if TRACE:
             tl.store(starts + ((first + i) * HV + head) * (V * K) + inner, s.to(tl.bfloat16))
         residual, u, G, key = _rows(
-            s, q_tiles, k_tiles, v_tiles, d_tiles, c_tiles, f_tiles, place, out, at, CHUNK, head, block, scale,
+            s, q_tiles, k_tiles, v_tiles, inverse, c_tiles, f_tiles, place, out, at, CHUNK, head, block, scale,
             H, HV, K, V, BLOCK_V, False, OUT,
         )  # fmt: skip
         if TRACE:
@@ -125,7 +127,7 @@ def _scan_kernel(
         if TRACE:
             tl.store(starts + ((first + full) * HV + head) * (V * K) + inner, s.to(tl.bfloat16))
         residual, u, G, key = _rows(
-            s, q, k, v, solution, coupling, readout, place, out, at, rest, head, block, scale,
+            s, q, k, v, inverse, coupling, readout, place, out, at, rest, head, block, scale,
             H, HV, K, V, BLOCK_V, True, OUT,
         )  # fmt: skip
         if TRACE:
@@ -134,13 +136,13 @@ def _scan_kernel(
         if FLUSH:
             s = _advance(s, u, G, tl.load(place + rest - 1), key)
         if KEEP and OPEN:
-            kept_r = residuals + unit * (CHUNK * V) + r[None, :] * V + value[:, None]
+            kept_r = residuals + own * ROWS + head * (CHUNK * V) + r[None, :] * V + value[:, None]
             tl.store(kept_r, residual, mask=(r < rest)[None, :] & (slot > 0))
     if KEEP:
         kept_s = (slot > 0) & (rows > 0)
-        tl.store(state + unit * (V * K) + inner, s, mask=kept_s)
+        tl.store(state + inner, s, mask=kept_s)
         if OPEN:
-            tl.store(snapshot + unit * (V * K) + inner, s.to(tl.bfloat16), mask=kept_s)
+            tl.store(snapshot + own * SNAPSHOT + head * (V * K) + inner, s.to(tl.bfloat16), mask=kept_s)
 
 
 def scan(
@@ -157,15 +159,22 @@ def scan(
     solved = torch.empty_like(v) if trace else v
     state = v if caches is None else caches.state
     snapshot, residuals = (caches.snapshot, caches.residuals) if isinstance(caches, Caches) else (v, v)
-    block_v = min(launch["scan_block_v"], width)
-    scalars, _, solution, coupling, readout = prepared
+    scalars, inverse, coupling, readout = prepared
+    slots, origin_of = cu_seqlens if slots is None else slots, cu_seqlens if origin is None else origin
+    parts = {
+        "OUT": out, "RESUME": origin is not None, "KEEP": keep, "FLUSH": flush,
+        "OPEN": isinstance(caches, Caches), "TRACE": trace,
+        "STATE": state.stride(0), "SNAPSHOT": snapshot.stride(0), "ROWS": residuals.stride(0),
+    }  # fmt: skip
+    if launch["scan_schedule"] == "warp_specialised":
+        kept = (state, snapshot, residuals)
+        hopper_scan(q, k, v, prepared, cu_seqlens, scale, (o, starts, solved), kept, slots, origin_of, **parts)
+        return o, starts, solved
+    block_v = min(64, width)
     _scan_kernel[(width // block_v, sequences * v_heads)](
-        tiles(q, 64, key_width), tiles(k, 64, key_width), tiles(v, 64, block_v),
-        tiles(solution, 64, 64), tiles(coupling, 64, 64), tiles(readout, 64, 64),
-        q, k, v, solution, coupling, readout, scalars, o, cu_seqlens, state, snapshot, residuals,
-        cu_seqlens if slots is None else slots, cu_seqlens if origin is None else origin, starts, solved, scale,
-        H=heads, HV=v_heads, K=key_width, V=width, BLOCK_V=block_v,
-        OUT=out, RESUME=origin is not None, KEEP=keep, FLUSH=flush, OPEN=isinstance(caches, Caches), TRACE=trace,
-        num_warps=launch["scan_warps"], num_stages=launch["scan_stages"], enable_fp_fusion=False,
+        tiles(q, 64, key_width), tiles(k, 64, key_width), tiles(v, 64, block_v), tiles(coupling, 64, 64),
+        tiles(readout, 64, 64), q, k, v, inverse, coupling, readout, scalars, o, cu_seqlens, state, snapshot, residuals,
+        slots, origin_of, starts, solved, scale, H=heads, HV=v_heads, K=key_width, V=width, BLOCK_V=block_v, **parts,
+        num_warps=4, num_stages=3, enable_fp_fusion=False,
     )  # fmt: skip
     return o, starts, solved

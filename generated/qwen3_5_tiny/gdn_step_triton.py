@@ -2,11 +2,11 @@
 """Gated delta rule, row form (Triton): one row of a chunk alone, with the bits `gdn_prepare_triton` and
 `gdn_scan_triton` give it.
 
-Three launches: the row's C and Q from the keys and D of the chunk's earlier rows; the row's R and output from the bf16
-snapshot of the state and the earlier R; and, where a row fills its chunk, the fp32 state and its snapshot. k_t and q_t
-share one 16-row tile (rows 0-7 and 8-15), so that each dot serves both; heads that share a key head share the first
-launch's tile, 8 / group rows each. With OVERLAP the second and third launch start before the one ahead of them ends,
-load what it does not write, and wait for it. The tl.sums over an axis each select one element: they round nothing.
+The first launch takes one head of one lane: the row's C and Q from the keys and D of the chunk's earlier rows, then,
+by blocks of value columns, R and the output from the bf16 snapshot of the state and the earlier R, which travel into
+the L2 during the row's arithmetic. k_t and q_t share one 16-column tile (columns 0-7 and 8-15), so that each dot
+serves both. The second launch overlaps the first and waits for it; where rows fill their chunks, it moves the fp32
+states on. The tl.sums over an axis each select one element: they round nothing.
 """
 
 from __future__ import annotations
@@ -18,142 +18,128 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .gdn_caches import Caches
+from .gdn_caches import Caches, strides
 from .gdn_prepare_triton import BLOCK, CHUNK, LOG2E, _split
 from .gdn_scan_triton import _advance
 
-OVERLAP = False
+ON_DEVICE = tl.constexpr(not triton.knobs.runtime.interpret)
+EDGE_PROGRAMS = 264  # two on each of 132 multiprocessors
 
 
 @triton.jit
-def _row_kernel(
-    q, k, g, beta, rows, own, slots, positions, keys, inverse, decay, gates, betas,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, OVERLAP: tl.constexpr,
+def _fetch(start, elements):
+    """Ask for bf16 elements (a multiple of 8) from address `start` on to be in the L2; one thread asks."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .b32 x; mov.u32 x, %tid.x; setp.eq.u32 p, x, 0; setp.ne.and.u32 p, $2, 0, p; "
+        "@p cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
+        "=r,l,r",
+        [start, elements * 2],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def _fold_row(x, keys, inverse, k_t, t, G_t, b_t, G, K: tl.constexpr):
+    """C_t and Q_t [64,16] bf16 (columns 0-7, 8-15), P_tt, and D_t in two bf16 parts [64], of one head."""
+    r = tl.arange(0, CHUNK)
+    past = r < t
+    duo = tl.arange(0, 16)[None, :]
+    is_key = duo < 8
+    block = t // BLOCK * BLOCK
+    same = (r[:, None] // BLOCK == r[None, :] // BLOCK) & past[:, None]
+    key = tl.load(keys + r[:, None] * K + tl.arange(0, K)[None, :], mask=past[:, None], other=0.0)
+    d = inverse + r[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
+    d_high = tl.load(d, mask=same, other=0.0)
+    d_low = tl.load(d + BLOCK, mask=same, other=0.0)
+    z = tl.dot(tl.where((r == t)[:, None], k_t[None, :], key), x)
+    p = tl.sum(tl.sum(tl.where((duo == 8) & (r == t)[:, None], z, 0.0), 1), 0)
+    a = z * tl.exp2(G_t - G)[:, None]
+    a = tl.where(past[:, None], tl.where(is_key, a * -b_t, a), 0.0)
+    high, low = _split(a)
+    low = tl.where(is_key, low, 0.0)
+    f = tl.dot(tl.trans(d_high), high)
+    f = tl.dot(tl.trans(d_low), high, f)
+    f = tl.dot(tl.trans(d_high), low, f)
+    d_row = tl.sum(tl.where((duo == 0) & (past & (r >= block))[:, None], f, 0.0), 1)
+    d_high, d_low = _split(tl.where(r == t, 1.0, d_row))
+    f = tl.where(is_key, f, f + p * (d_high.to(tl.float32) + d_low.to(tl.float32))[:, None])
+    f = tl.where(past[:, None] & ((r < block)[:, None] | (duo >= 8)), f, 0.0).to(tl.bfloat16)
+    return f, p, d_high, d_low
+
+
+@triton.jit
+def _step_kernel(
+    q, k, v, g, beta, out, slots, positions, snapshot, keys, values, residuals, inverse, decay, gates, betas, scale,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
+    STATE: tl.constexpr, SNAPSHOT: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, INVERSE: tl.constexpr,
+    SCALARS: tl.constexpr,
 ):  # fmt: skip
-    """C_t and Q_t of the value heads of one key head to `rows` [B,HV,2,64], P_tt to `own`; D_t, G_t, k_t appended."""
-    GROUP: tl.constexpr = HV // H
-    if OVERLAP:
+    """One row of one head of one lane, and its row of every cache. Null lanes give zeros."""
+    if ON_DEVICE:
         gdc_launch_dependents()
-    shared = tl.program_id(0)
+    head = tl.program_id(0)
     lane = tl.program_id(1)
-    slot = tl.load(slots + lane)
-    if slot > 0:
-        t = (tl.load(positions + lane) % CHUNK).to(tl.int32)
-        block = t // BLOCK * BLOCK
-        r = tl.arange(0, CHUNK)
-        past = r < t
-        row = tl.arange(0, 16)
-        is_key = (row < 8)[:, None]
-        member = row % 8 // (8 // GROUP)
-        leads = row % (8 // GROUP) == 0
-        column = tl.arange(0, K)
-        head = shared * GROUP + member
-        unit = slot.to(tl.int64) * HV + head
-        token = lane.to(tl.int64) * HV + head
-        store = (slot.to(tl.int64) * H + shared) * (CHUNK * K)
-        given = (lane.to(tl.int64) * H + shared) * K + column
-
-        key = tl.load(keys + store + r[:, None] * K + column[None, :], mask=past[:, None], other=0.0)
-        G = tl.load(decay + unit[:, None] * CHUNK + r[None, :], mask=past[None, :], other=0.0)
-        before = tl.load(decay + unit * CHUNK + t - 1, mask=(row >= 0) & (t > 0), other=0.0)
-        g_t = tl.load(g + token)
-        b_t = tl.load(beta + token)
-        k_t = tl.load(k + given)
-        q_t = tl.load(q + given)
-
-        G_t = before + g_t * LOG2E
-        key = tl.where((r == t)[:, None], k_t[None, :], key)
-        z = tl.dot(tl.where(is_key, k_t[None, :], q_t[None, :]), tl.trans(key))
-        p = tl.sum(tl.sum(tl.where((row == 8)[:, None] & (r == t)[None, :], z, 0.0), 0), 0)
-        a = z * tl.exp2(G_t[:, None] - G)
-        a = tl.where(past[None, :], tl.where(is_key, a * -b_t[:, None], a), 0.0)
-        high, low = _split(a)
-        low = tl.where(is_key, low, 0.0)
-        same = (r[:, None] // BLOCK == r[None, :] // BLOCK) & past[:, None]
-        f = tl.zeros((16, CHUNK), tl.float32)
-        d = inverse + (slot.to(tl.int64) * HV + shared * GROUP) * (CHUNK * 2 * BLOCK)
-        d += r[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
-        for j in tl.static_range(GROUP):
-            d_high = tl.load(d + j * (CHUNK * 2 * BLOCK), mask=same, other=0.0)
-            d_low = tl.load(d + j * (CHUNK * 2 * BLOCK) + BLOCK, mask=same, other=0.0)
-            mine = (member == j)[:, None]
-            a_high = tl.where(mine, high, 0.0)
-            f = tl.dot(a_high, d_high, f)
-            f = tl.dot(a_high, d_low, f)
-            f = tl.dot(tl.where(mine, low, 0.0), d_high, f)
-        d_row = tl.zeros((16, CHUNK), tl.float32)
-        for j in tl.static_range(GROUP):
-            lead = (row == j * (8 // GROUP))[:, None] & (past & (r >= block))[None, :]
-            d_row = tl.where((member == j)[:, None], tl.sum(tl.where(lead, f, 0.0), 0)[None, :], d_row)
-        d_high, d_low = _split(tl.where((r == t)[None, :], 1.0, d_row))
-        f = tl.where(is_key, f, f + p * (d_high.to(tl.float32) + d_low.to(tl.float32)))
-        f = tl.where(past[None, :] & ((r < block)[None, :] | (row >= 8)[:, None]), f, 0.0).to(tl.bfloat16)
-        place = rows + (token * 2 + row // 8)[:, None] * CHUNK + r[None, :]
-        tl.store(place, f, mask=leads[:, None])
-        lead = leads & (row < 8)
-        here = lead[:, None] & ((r >= block) & (r < block + BLOCK))[None, :]
-        place = inverse + (unit * CHUNK + t)[:, None] * (2 * BLOCK) + (r - block)[None, :]
-        tl.store(place, d_high, mask=here)
-        tl.store(place + BLOCK, d_low, mask=here)
-        tl.store(own + token, tl.zeros((16,), tl.float32) + p, mask=lead)
-        tl.store(decay + unit * CHUNK + t, G_t, mask=lead)
-        tl.store(gates + unit * CHUNK + t, g_t, mask=lead)
-        tl.store(betas + unit * CHUNK + t, b_t, mask=lead)
-        tl.store(keys + store + t * K + column, k_t)
-
-
-@triton.jit
-def _read_kernel(
-    q, k, v, beta, rows, own, out, slots, positions, snapshot, values, residuals, decay, scale,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """R_t and o_t of one head and a block of value columns; R_t and v_t appended. Null lanes give zeros."""
-    if OVERLAP:
-        gdc_launch_dependents()
-    value = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
-    head = tl.program_id(1)
-    lane = tl.program_id(2)
-    slot = tl.load(slots + lane)
+    slot = tl.load(slots + lane).to(tl.int64)
+    position = tl.load(positions + lane)
     token = lane.to(tl.int64) * HV + head
     if slot > 0:
-        position = tl.load(positions + lane)
         t = (position % CHUNK).to(tl.int32)
-        unit = slot.to(tl.int64) * HV + head
+        snapshot += slot * SNAPSHOT + head * (V * K)
+        keys += slot * KEYS + (head // (HV // H)) * (CHUNK * K)
+        values += slot * ROWS + head * (CHUNK * V)
+        residuals += slot * ROWS + head * (CHUNK * V)
+        inverse += slot * INVERSE + head * (CHUNK * 2 * BLOCK)
+        scalars = slot * SCALARS + head * CHUNK
+        if ON_DEVICE:
+            _fetch(snapshot, tl.where(position >= CHUNK, V * K, 0))
+            _fetch(residuals, t * V)
         r = tl.arange(0, CHUNK)
-        row = tl.arange(0, 16)[:, None]
-        is_key = row < 8
+        duo = tl.arange(0, 16)[None, :]
+        is_key = duo < 8
         column = tl.arange(0, K)
-        tile = unit * (V * K) + value[:, None] * K + column[None, :]
-        cells = unit * (CHUNK * V) + r[:, None] * V + value[None, :]
         given = (lane.to(tl.int64) * H + head // (HV // H)) * K + column
-
-        s = tl.load(snapshot + tile, mask=position >= CHUNK, other=0.0)
-        residual = tl.load(residuals + cells, mask=(r < t)[:, None], other=0.0)
-        x = tl.where(is_key, tl.load(k + given)[None, :], tl.load(q + given)[None, :])
-        v_t = tl.load(v + token * V + value)
-        if OVERLAP:
-            gdc_wait()
-        e = tl.exp2(tl.load(decay + unit * CHUNK + t))
-        f = tl.load(rows + (token * 2 + row // 8) * CHUNK + r[None, :])
-        acc = tl.dot(x, tl.trans(s)) * e
-        acc = tl.where(is_key, (v_t.to(tl.float32)[None, :] - acc) * tl.load(beta + token), acc)
-        acc = tl.dot(f, residual, acc)
-        r_t = tl.sum(tl.where(row == 0, acc, 0.0), 0).to(tl.bfloat16)
-        o = ((acc + r_t.to(tl.float32)[None, :] * tl.load(own + token)) * scale).to(tl.bfloat16)
-        tl.store(out + token * V + value[None, :] + row * 0, o, mask=row == 8)
-        tl.store(residuals + unit * (CHUNK * V) + t * V + value, r_t)
-        tl.store(values + unit * (CHUNK * V) + t * V + value, v_t)
+        k_t = tl.load(k + given)
+        x = tl.where(is_key, k_t[:, None], tl.load(q + given)[:, None])
+        g_t = tl.load(g + token)
+        b_t = tl.load(beta + token)
+        G = tl.load(decay + scalars + r, mask=r < t, other=0.0)
+        G_t = tl.load(decay + scalars + t - 1, mask=t > 0, other=0.0) + g_t * LOG2E
+        f, p, d_high, d_low = _fold_row(x, keys, inverse, k_t, t, G_t, b_t, G, K)
+        e = tl.exp2(G_t)
+        for begin in range(0, V, BLOCK_V):
+            value = begin + tl.arange(0, BLOCK_V)
+            s = tl.load(snapshot + value[:, None] * K + column[None, :], mask=position >= CHUNK, other=0.0)
+            residual = tl.load(residuals + r[:, None] * V + value[None, :], mask=(r < t)[:, None], other=0.0)
+            v_t = tl.load(v + token * V + value)
+            acc = tl.dot(s, x) * e
+            acc = tl.where(is_key, (v_t.to(tl.float32)[:, None] - acc) * b_t, acc)
+            acc = tl.dot(tl.trans(residual), f, acc)
+            r_t = tl.sum(tl.where(duo == 0, acc, 0.0), 1).to(tl.bfloat16)
+            o = (tl.sum(tl.where(duo == 8, acc, 0.0), 1) + r_t.to(tl.float32) * p) * scale
+            tl.store(out + token * V + value, o.to(tl.bfloat16))
+            tl.store(residuals + t * V + value, r_t)
+            tl.store(values + t * V + value, v_t)
+        own = inverse + t * (2 * BLOCK) + r % BLOCK
+        tl.store(own, d_high, mask=r // BLOCK == t // BLOCK)
+        tl.store(own + BLOCK, d_low, mask=r // BLOCK == t // BLOCK)
+        tl.store(decay + scalars + t, G_t)
+        tl.store(gates + scalars + t, g_t)
+        tl.store(betas + scalars + t, b_t)
+        if head % (HV // H) == 0:
+            tl.store(keys + t * K + column, k_t)
     else:
-        if OVERLAP:
-            gdc_wait()
-        tl.store(out + token * V + value, tl.zeros((BLOCK_V,), tl.bfloat16))
+        value = tl.arange(0, V)
+        tl.store(out + token * V + value, tl.zeros((V,), tl.bfloat16))
 
 
 @triton.jit(do_not_specialize=["lanes"])
 def _edge_kernel(
     slots, positions, lanes, state, snapshot, keys, residuals, inverse, decay,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, LOOKUP: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    STATE: tl.constexpr, SNAPSHOT: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, INVERSE: tl.constexpr,
+    SCALARS: tl.constexpr,
 ):  # fmt: skip
     """The state over every chunk that this step filled. The programs share those out: most steps have few or none."""
     i = tl.arange(0, LOOKUP)
@@ -164,25 +150,25 @@ def _edge_kernel(
     r = tl.arange(0, CHUNK)
     column = tl.arange(0, K)[None, :]
     same = r[:, None] // BLOCK == r[None, :] // BLOCK
-    if OVERLAP:
+    if ON_DEVICE:
         gdc_wait()
     for item in range(tl.program_id(0), items, tl.num_programs(0)):
         lane = tl.sum(tl.where((full > 0) & (rank == item // (HV * (V // BLOCK_V)) + 1), i, 0), 0)
         head = item // (V // BLOCK_V) % HV
         value = item % (V // BLOCK_V) * BLOCK_V + tl.arange(0, BLOCK_V)
         slot = tl.load(slots + lane).to(tl.int64)
-        unit = slot * HV + head
-        tile = unit * (V * K) + value[:, None] * K + column
-        s = tl.load(state + tile, mask=tl.load(positions + lane) >= CHUNK, other=0.0)
-        key = tl.load(keys + ((slot * H + head // (HV // H)) * CHUNK + r)[:, None] * K + column)
-        residual = tl.load(residuals + unit * (CHUNK * V) + r[:, None] * V + value[None, :])
-        d = inverse + unit * (CHUNK * 2 * BLOCK) + r[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
+        scalars = decay + slot * SCALARS + head * CHUNK
+        tile = head * (V * K) + value[:, None] * K + column
+        s = tl.load(state + slot * STATE + tile, mask=tl.load(positions + lane) >= CHUNK, other=0.0)
+        key = tl.load(keys + slot * KEYS + ((head // (HV // H)) * CHUNK + r)[:, None] * K + column)
+        residual = tl.load(residuals + slot * ROWS + head * (CHUNK * V) + r[:, None] * V + value[None, :])
+        d = inverse + slot * INVERSE + head * (CHUNK * 2 * BLOCK) + r[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
         d = tl.load(d, mask=same, other=0.0)
-        G = tl.load(decay + unit * CHUNK + r)
+        G = tl.load(scalars + r)
         u = tl.dot(tl.trans(residual), tl.trans(d))
-        s = _advance(s, u, G, tl.load(decay + unit * CHUNK + CHUNK - 1), key)
-        tl.store(state + tile, s)
-        tl.store(snapshot + tile, s.to(tl.bfloat16))
+        s = _advance(s, u, G, tl.load(scalars + CHUNK - 1), key)
+        tl.store(state + slot * STATE + tile, s)
+        tl.store(snapshot + slot * SNAPSHOT + tile, s.to(tl.bfloat16))
 
 
 def step(
@@ -191,24 +177,17 @@ def step(
 ) -> torch.Tensor:  # fmt: skip
     """One row of each lane: outputs [B,HV,V]; the caches move on in place. Null lanes (slot <= 0) give zeros."""
     (lanes, v_heads, width), (heads, key_width) = v.shape, q.shape[1:]
-    out, own = torch.empty_like(v), torch.empty_like(g)
-    rows = q.new_empty((lanes, v_heads, 2, 64))
-    block_v = min(launch["step_block_v"], width)
-    overlap = OVERLAP and q.is_cuda
-    dims = {"H": heads, "HV": v_heads, "K": key_width, "OVERLAP": overlap, "num_stages": 1, "enable_fp_fusion": False}
-    c = caches
-    _row_kernel[(heads, lanes)](
-        q, k, g, beta, rows, own, slots, positions, c.keys, c.inverse, c.decay, c.gates, c.betas,
-        **dims, num_warps=launch["row_warps"],
-    )  # fmt: skip
-    _read_kernel[(width // block_v, v_heads, lanes)](
-        q, k, v, beta, rows, own, out, slots, positions, c.snapshot, c.values, c.residuals, c.decay, scale,
-        **dims, V=width, BLOCK_V=block_v, num_warps=launch["step_warps"], launch_pdl=overlap,
+    out, c = torch.empty_like(v), caches
+    dims = {"H": heads, "HV": v_heads, "K": key_width, "V": width, **strides(c), "num_stages": 1}
+    _step_kernel[(v_heads, lanes)](
+        q, k, v, g, beta, out, slots, positions,
+        c.snapshot, c.keys, c.values, c.residuals, c.inverse, c.decay, c.gates, c.betas, scale,
+        **dims, BLOCK_V=min(launch["step_block_v"], width), num_warps=launch["step_warps"], enable_fp_fusion=False,
     )  # fmt: skip
     block_v = min(64, width)
-    _edge_kernel[(min(264, lanes * v_heads * (width // block_v)),)](
+    _edge_kernel[(min(EDGE_PROGRAMS, lanes * v_heads * (width // block_v)),)](
         slots, positions, lanes, c.state, c.snapshot, c.keys, c.residuals, c.inverse, c.decay,
-        **dims, V=width, BLOCK_V=block_v, LOOKUP=triton.next_power_of_2(lanes), num_warps=4,
-        launch_pdl=overlap,
+        **dims, BLOCK_V=block_v, LOOKUP=triton.next_power_of_2(lanes), num_warps=4, launch_pdl=True,
+        enable_fp_fusion=False,
     )  # fmt: skip
     return out

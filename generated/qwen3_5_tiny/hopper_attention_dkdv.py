@@ -37,12 +37,13 @@ def _copy_queries(q, grad, k, v, ring, k_tile, v_tile, held, span, q_step, k_ste
 
 
 @gluon.jit
-def _key_rows(lse, delta, dk, dv, ring, k_tile, v_tile, held, span, length, pitch, HALF: gl.constexpr,
+def _key_rows(lse, delta, dk, dv, ring, passed, k_tile, v_tile, held, span, length, pitch, HALF: gl.constexpr,
               KEY_HEADS: gl.constexpr, GROUP: gl.constexpr, SCALE: gl.constexpr, LOG2_SCALE: gl.constexpr,
               HEAD_DIM: gl.constexpr, STAGES: gl.constexpr, WANT_K: gl.constexpr, WANT_V: gl.constexpr):  # fmt: skip
     """dk, dv or both of 64 keys; each warpgroup owns its keys, or one gradient of them."""
     start, first, kv_head, edge, blocks = span
     q_tiles, grad_tiles, full, empty = ring
+    p_tiles, p_full, p_empty = passed
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
@@ -63,23 +64,34 @@ def _key_rows(lse, delta, dk, dv, ring, k_tile, v_tile, held, span, length, pitc
         query = (edge + index % blocks) * 64
         token = query + gl.arange(0, 64, query_layout)
         row = head.to(gl.int64) * pitch + start + token
-        offset = -gl.load(lse + row, mask=token < length, other=0.0)
+        if WANT_V:
+            offset = -gl.load(lse + row, mask=token < length, other=0.0)
         if WANT_K:
             deltas = gl.load(delta + row, mask=token < length, other=0.0)
         mbarrier.wait(full.index(slot), phase)
         if query + 64 > length:
             zero_past(q_tiles.index(slot), length - query, wide)
             zero_past(grad_tiles.index(slot), length - query, wide)
-        scores = warpgroup_mma(k_tile, q_tiles.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if WANT_V:
+            scores = warpgroup_mma(k_tile, q_tiles.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
         if WANT_K:
             grads = grad_tiles.index(slot).permute((1, 0))
             products = warpgroup_mma(v_tile, grads, zeros, use_acc=False, is_async=True)
             products = warpgroup_mma_wait(0, deps=(products,))
-        scores = warpgroup_mma_wait(0, deps=(scores,))
-        p = probabilities(scores, gl.expand_dims(offset, 0), LOG2_SCALE)
-        if query < first + 64:
-            p = gl.where(key[:, None] <= token[None, :], p, 0.0)
-        values = gl.convert_layout(p.to(gl.bfloat16), operand)
+        if WANT_V:
+            scores = warpgroup_mma_wait(0, deps=(scores,))
+            p = probabilities(scores, gl.expand_dims(offset, 0), LOG2_SCALE)
+            if query < first + 64:
+                p = gl.where(key[:, None] <= token[None, :], p, 0.0)
+            values = gl.convert_layout(p.to(gl.bfloat16), operand)
+        if not WANT_K:
+            mbarrier.wait(p_empty.index(index % 2), index // 2 % 2 ^ 1)
+            p_tiles.index(index % 2).store(p)
+            mbarrier.arrive(p_full.index(index % 2))
+        if not WANT_V:
+            mbarrier.wait(p_full.index(index % 2), index // 2 % 2)
+            p = p_tiles.index(index % 2).load(layout)
+            mbarrier.arrive(p_empty.index(index % 2))
         if WANT_K:
             ds = gl.convert_layout((p * (products - gl.expand_dims(deltas, 0))).to(gl.bfloat16), operand)
         if WANT_V:
@@ -106,7 +118,10 @@ def attention_dkdv_kernel(q, grad, k, v, lse, delta, dk, dv, cu_seqlens, sequenc
                            k_column, v_row, v_column, KEY_HEADS: gl.constexpr, GROUP: gl.constexpr,
                            SEQUENCES: gl.constexpr, SCALE: gl.constexpr, LOG2_SCALE: gl.constexpr,
                            HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
-    """dk and dv of 128 keys of a key head; of 64 where one warpgroup can hold only one of the two."""
+    """dk and dv of 128 keys of a key head; of 64 where one warpgroup can hold only one of the two.
+
+    Then the warpgroup of dv takes the probabilities, and passes them to that of dk.
+    """
     kv_head = gl.program_id(1)
     _, start, length, first = owner(cu_seqlens, sequences, gl.program_id(0), SEQUENCES, KEYS)
     if first < length:
@@ -119,20 +134,29 @@ def attention_dkdv_kernel(q, grad, k, v, lse, delta, dk, dv, cu_seqlens, sequenc
         full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
         empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
         held = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+        p_tiles = gl.allocate_shared_memory(gl.float32, [2, 64, 64 if KEYS == 64 else 8],
+                                            gl.NVMMASharedLayout(128 if KEYS == 64 else 32, 32, 2))  # fmt: skip
+        p_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        p_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        for half in gl.static_range(2):
+            mbarrier.init(p_full.index(half), count=1)
+            mbarrier.init(p_empty.index(half), count=1)
+        passed = (p_tiles, p_full, p_empty)
         mbarrier.init(held, count=1)
         for stage in gl.static_range(STAGES):
             mbarrier.init(full.index(stage), count=1)
             mbarrier.init(empty.index(stage), count=2)
         ring = (q_tiles, grad_tiles, full, empty)
         span = (start, first, kv_head, edge, blocks)
-        half: gl.constexpr = KEYS // 128
+        lower: gl.constexpr = KEYS // 128
         gl.warp_specialize(
             [
-                (_key_rows, (lse, delta, dk, dv, ring, k_tile.slice(0, 64), v_tile.slice(0, 64), held, span, length,
-                             pitch, 0, KEY_HEADS, GROUP, SCALE, LOG2_SCALE, HEAD_DIM, STAGES, KEYS == 128, True)),
-                (_key_rows, (lse, delta, dk, dv, ring, k_tile.slice(half * 64, 64), v_tile.slice(half * 64, 64), held,
-                             span, length, pitch, half, KEY_HEADS, GROUP, SCALE, LOG2_SCALE, HEAD_DIM, STAGES, True,
-                             KEYS == 128)),
+                (_key_rows, (lse, delta, dk, dv, ring, passed, k_tile.slice(0, 64), v_tile.slice(0, 64), held, span,
+                             length, pitch, 0, KEY_HEADS, GROUP, SCALE, LOG2_SCALE, HEAD_DIM, STAGES, KEYS == 128,
+                             True)),
+                (_key_rows, (lse, delta, dk, dv, ring, passed, k_tile.slice(lower * 64, 64),
+                             v_tile.slice(lower * 64, 64), held, span, length, pitch, lower, KEY_HEADS, GROUP, SCALE,
+                             LOG2_SCALE, HEAD_DIM, STAGES, True, KEYS == 128)),
                 (_copy_queries, (q, grad, k, v, ring, k_tile, v_tile, held, span, (q_row, q_column),
                                  (kv_head * k_row, kv_head * k_column), (kv_head * v_row, kv_head * v_column), KEYS,
                                  GROUP, HEAD_DIM, STAGES)),

@@ -22,7 +22,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from .expert_tiles import tiles
 
 ROWS = 128
-COLUMNS = 256
 CHUNK = 64
 STAGES = 4
 COPIERS = 128  # threads that copy tokens; each signals the arrival of its own
@@ -51,12 +50,14 @@ def _copy(x, weight, order, table, units, top_k, upper, lower, w_tiles, full, em
         tile = table + unit // across * 3
         expert = gl.load(tile)
         if expert >= 0:
-            row = gl.load(tile + 1) + gl.arange(0, 64, gl.SliceLayout(1, layout))
+            first_row = gl.load(tile + 1)
+            row = first_row + gl.arange(0, 64, gl.SliceLayout(1, layout))
             end = gl.load(tile + 2)
             first = gl.load(order + row, mask=row < end, other=0) // top_k
             second = gl.load(order + row + 64, mask=row + 64 < end, other=0) // top_k
             a = x + first.to(gl.int64)[:, None] * K + feature[None, :]
             b = x + second.to(gl.int64)[:, None] * K + feature[None, :]
+            half = first_row + 64 < end
             weight_row = expert * N + unit % across * COLUMNS
             for k in range(0, K, CHUNK):
                 mbarrier.wait(empty.index(slot), phase ^ 1)
@@ -64,7 +65,8 @@ def _copy(x, weight, order, table, units, top_k, upper, lower, w_tiles, full, em
                 mbarrier.expect(ready, COLUMNS * CHUNK * 2)
                 tma.async_copy_global_to_shared(weight, [weight_row, k], ready, w_tiles.index(slot))
                 async_copy.async_copy_global_to_shared(upper.index(slot), a + k)
-                async_copy.async_copy_global_to_shared(lower.index(slot), b + k)
+                if half:
+                    async_copy.async_copy_global_to_shared(lower.index(slot), b + k)
                 async_copy.mbarrier_arrive(ready, increment_count=False)
                 slot, phase = _next(slot, phase, STAGES)
     async_copy.wait_group(0)
@@ -72,7 +74,7 @@ def _copy(x, weight, order, table, units, top_k, upper, lower, w_tiles, full, em
 
 @gluon.jit
 def _multiply(out, table, units, x_tiles, w_tiles, full, empty, HALF: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
-              COLUMNS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+              COLUMNS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     across: gl.constexpr = (N + COLUMNS - 1) // COLUMNS
     slot = 0
@@ -94,10 +96,11 @@ def _multiply(out, table, units, x_tiles, w_tiles, full, empty, HALF: gl.constex
                     slot, phase = _next(slot, phase, STAGES)
                 sums = warpgroup_mma_wait(0, deps=(sums,))
                 mbarrier.arrive(empty.index(_before(slot, STAGES)))
-                row = first + gl.arange(0, 64, gl.SliceLayout(1, layout))
-                column = unit % across * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+                row = first + gl.arange(0, 64, gl.SliceLayout(1, WIDE))
+                column = unit % across * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, WIDE))
                 target = out + row.to(gl.int64)[:, None] * N + column[None, :]
-                gl.store(target, sums.to(gl.bfloat16), mask=(row < end)[:, None] & (column < N)[None, :])
+                sums = gl.convert_layout(sums.to(gl.bfloat16), WIDE)
+                gl.store(target, sums, mask=(row < end)[:, None] & (column < N)[None, :])
             else:
                 for _ in range(K // CHUNK):
                     mbarrier.wait(full.index(slot), phase)
@@ -107,8 +110,8 @@ def _multiply(out, table, units, x_tiles, w_tiles, full, empty, HALF: gl.constex
 
 @gluon.jit(do_not_specialize=["units", "top_k"])
 def _hopper_gather_kernel(x, weight, order, table, out, units, top_k, N: gl.constexpr, K: gl.constexpr,
-                          COLUMNS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr,
-                          COPIERS: gl.constexpr):  # fmt: skip
+                          COLUMNS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr, COPIERS: gl.constexpr,
+                          WIDE: gl.constexpr):  # fmt: skip
     x_layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     upper = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, CHUNK], x_layout)
     lower = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, CHUNK], x_layout)
@@ -120,14 +123,22 @@ def _hopper_gather_kernel(x, weight, order, table, out, units, top_k, N: gl.cons
         mbarrier.init(empty.index(slot), count=2)
     gl.warp_specialize(
         [
-            (_multiply, (out, table, units, upper, w_tiles, full, empty, 0, N, K, COLUMNS, CHUNK, STAGES)),
-            (_multiply, (out, table, units, lower, w_tiles, full, empty, 1, N, K, COLUMNS, CHUNK, STAGES)),
+            (_multiply, (out, table, units, upper, w_tiles, full, empty, 0, N, K, COLUMNS, CHUNK, STAGES, WIDE)),
+            (_multiply, (out, table, units, lower, w_tiles, full, empty, 1, N, K, COLUMNS, CHUNK, STAGES, WIDE)),
             (_copy, (x, weight, order, table, units, top_k, upper, lower, w_tiles, full, empty,
                      N, K, COLUMNS, CHUNK, STAGES)),
         ],
         [4, 4],
         [208, 88],
     )  # fmt: skip
+
+
+def _wide(columns: int) -> gl.DistributedLinearLayout:
+    """16 bytes of a row in a thread, where a product leaves 4: four lanes of a row exchange their columns."""
+    doubled = [[0, 1 << bit] for bit in range(5, columns.bit_length() - 1)]
+    registers = [[0, 1], [0, 2], [0, 4], [8, 0], *doubled]
+    lanes = [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [64, columns])
 
 
 def hopper_gather(
@@ -139,13 +150,14 @@ def hopper_gather(
     / T; offsets: int32 [E + 1]; out: bf16 [R, N].
     """
     experts, columns, width = weight.shape
+    wide = 256 if columns > 128 else 128
     table = tiles(offsets, order.numel(), ROWS)
-    units = table.shape[0] * -(-columns // COLUMNS)
+    units = table.shape[0] * -(-columns // wide)
     layout = gl.NVMMASharedLayout(128, 16, 2)
     flat = weight.view(experts * columns, width)
-    described = TensorDescriptor(flat, list(flat.shape), list(flat.stride()), [COLUMNS, CHUNK], layout)
+    described = TensorDescriptor(flat, list(flat.shape), list(flat.stride()), [wide, CHUNK], layout)
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count
     _hopper_gather_kernel[(min(units, processors),)](
         x, described, order, table, out, units, order.numel() // x.shape[0], columns, width,
-        COLUMNS, CHUNK, STAGES, COPIERS, num_warps=4, enable_fp_fusion=False,
+        wide, CHUNK, STAGES, COPIERS, _wide(wide), num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip

@@ -8,6 +8,7 @@ over ranks, the root is digested before it is rounded: rounding to bf16 hides ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,8 +35,16 @@ def widths() -> dict[str, int]:
     largest = max(int(size) for size in contract.sizes("tp"))
     model = contract.model
     head, shard = model["head_dim"], model.get("moe_intermediate_size", model.get("intermediate_size")) // largest
-    found = dict.fromkeys(("qkv", "q_norm", "k_norm", "rope", "attn"), head)
+    found = dict.fromkeys(("qkv", "q_norm", "k_norm", "rope", "attn", "attn_gate"), head)
     found |= dict.fromkeys(("gate_up", "act", "expert_gate_up", "expert_act"), shard)
+    if "gdn_core" in contract.contract["regions"]:
+        key, value = model["linear_key_head_dim"], model["linear_value_head_dim"]
+        found |= dict.fromkeys(("gdn_in", "gdn_conv"), math.gcd(key, value))
+        found |= {"gdn_qk_norm": key, "gdn_core": value, "gdn_norm": value}
+        found["gdn_gates"] = model["linear_num_value_heads"] // largest
+    if "shared_gate" in contract.contract["regions"]:
+        found |= dict.fromkeys(("shared_gate_up", "shared_act"), model["shared_expert_intermediate_size"] // largest)
+        found["shared_gate"] = 1
     return found | {"head": model["vocab_size"] // largest}
 
 
@@ -48,11 +57,22 @@ def _root(region: str, operator: str, arguments: list[torch.Tensor], result: tor
     return result
 
 
+def _cut(region: str, rows: torch.Tensor, cut: Mapping[str, int]) -> Iterator[torch.Tensor]:
+    """The rows in slices of the region's width; those of gdn_in end in two numbers for each value head."""
+    if region == "gdn_in":
+        contract = package.load()
+        whole = contract.contract["regions"][region]["attributes"]["n"]
+        narrow = 2 * contract.model["linear_num_value_heads"] * rows.shape[1] // whole
+        yield rows[:, -narrow:].reshape(-1, cut["gdn_gates"])
+        rows = rows[:, :-narrow]
+    yield rows.reshape(-1, cut.get(region, rows.shape[-1]))
+
+
 @contextmanager
 def collecting() -> Iterator[Trace]:
     """Collect row digests while the context is open; the trace is filled when it closes."""
     cut, seen, trace = widths(), dict[str, list[torch.Tensor]](), Trace()
-    vocab, width = package.load().model["vocab_size"], package.load().model.get("moe_intermediate_size", 0)
+    vocab = package.load().model["vocab_size"]
 
     def tap(region: str, operator: str, arguments: list[torch.Tensor], result: torch.Tensor) -> None:
         if operator == "embedding":
@@ -63,15 +83,15 @@ def collecting() -> Iterator[Trace]:
             return  # log-probabilities are compared themselves; a partial is a node that depends on the number of ranks
         if operator == "dispatch":
             return  # integers
-        if operator == "expert_down" and arguments[0].shape[1] < width:
-            return  # a node, as above
-        if operator == "combine_slots":
-            roots = tree_sum(arguments[0])
+        if operator == "expert_down":
+            return  # rows or nodes: digested where they are whole, when a token's rows are added
+        if operator in ("expert_combine", "combine_slots"):
+            roots = tree_sum(arguments[0]) if operator == "combine_slots" else arguments[0].detach()
             seen.setdefault("expert_down", []).append(row_digests(roots.flatten(0, 1)).unique())
-        if operator == "router":
+        if operator in ("router", "gdn_gates"):
             result = torch.cat((result[0].float(), result[1]), dim=1)
         rows = _root(region, operator, arguments, result.detach())
-        seen.setdefault(region, []).append(row_digests(rows.reshape(-1, cut.get(region, rows.shape[-1]))).unique())
+        seen.setdefault(region, []).extend(row_digests(part).unique() for part in _cut(region, rows, cut))
 
     with tapped(tap):
         yield trace

@@ -22,10 +22,10 @@ from .regions import BOUND
 
 _NAMES = """
 _local_scalar_dense _reshape_alias _unsafe_view alias all_to_all allgather arange as_strided broadcast cat clone
-constant_pad_nd contiguous copy copy_ detach empty empty_like empty_strided expand fill_ full full_like gather index
-index_copy_ index_put_ index_select lift_fresh masked_fill masked_fill_ new_empty new_empty_strided new_zeros ones
+constant_pad_nd contiguous copy copy_ detach empty empty_like empty_strided expand fill_ flatten full full_like gather
+index index_copy_ index_put_ index_select lift_fresh masked_fill masked_fill_ new_empty new_empty_strided new_zeros ones
 permute repeat reshape scatter select set_ slice split split_with_sizes squeeze stack t transpose unbind unsafe_split
-unsqueeze view where zero_ zeros zeros_like
+unflatten unsqueeze view where zero_ zeros zeros_like
 """
 MOVES = frozenset(_NAMES.split())
 

@@ -43,9 +43,13 @@ REFUSED = (
 
 
 class GuardError(RuntimeError):
-    """The contract cannot be kept; `problems` holds one sentence for each reason."""
+    """The contract cannot be kept; `problems` holds one sentence for each reason.
 
-    def __init__(self, problems: tuple[str, ...]) -> None:
+    A framework that raises it again with its message for an argument gets one problem, which is that message.
+    """
+
+    def __init__(self, problems: tuple[str, ...] | str) -> None:
+        problems = (problems,) if isinstance(problems, str) else problems
         super().__init__(f"contract {package.NAME} is not kept:\n" + "\n".join(f"  - {p}" for p in problems))
         self.problems = problems
 

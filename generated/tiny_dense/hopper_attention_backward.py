@@ -40,7 +40,7 @@ def hopper_attention_backward(
         "GROUP": group, "SEQUENCES": sequence_slots(sequences), "SCALE": scale, "LOG2_SCALE": scale * LOG2_E,
         "HEAD_DIM": width, "num_warps": 4, "maxnreg": 168, "enable_fp_fusion": False,
     }  # fmt: skip
-    block, stages = (32, 2) if width > 128 else (64, 4)
+    block, stages = (32, 3) if width > 128 else (64, 4)
     (k_matrix, _, *k_steps), (v_matrix, _, *v_steps) = matrix(k, block), matrix(v, block)
     attention_dq_kernel[(tokens // (64 // group * 2) + sequences, kv_heads)](
         q, k_matrix, v_matrix, out, grad, lse, delta, dq, cu_seqlens, sequences, tokens, q.stride(0) // 8,

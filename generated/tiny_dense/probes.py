@@ -57,6 +57,15 @@ def _arguments(op: str, a: Mapping[str, Any], dtype: torch.dtype, device: str) -
             return "router", (values(ROWS, a["hidden"]), values(a["experts"], a["hidden"], seed=2))
         case "expert_gate_up" | "expert_down" | "expert_act" | "expert_combine":
             return op, _expert_arguments(op, a, values, integers)
+        case "causal_conv" | "gdn_gates" | "gated_delta_rule" | "l2_norm" | "gated_rms_norm":
+            return op, _gdn_arguments(op, a, values, integers)
+        case "sigmoid_gate":
+            return "sigmoid_gate", (values(ROWS, a["width"]), values(ROWS, a["width"], seed=2))
+        case "shared_gate":
+            return "shared_gate", (values(ROWS, a["hidden"]), values(1, a["hidden"], seed=2))
+        case "shared_combine":
+            gate = values(ROWS, seed=3, dtype=torch.float32)
+            return "shared_combine", (values(ROWS, a["hidden"]), values(ROWS, a["hidden"], seed=2), gate)
         case "log_softmax":
             return "log_softmax", (values(ROWS, a["vocab"], dtype=torch.float32),)
     return "", ()
@@ -76,6 +85,25 @@ def _expert_arguments(op: str, a: Mapping[str, Any], values: Any, integers: Any)
         case "expert_down":
             return values(slots, a["width"]), values(2, a["hidden"], a["width"], seed=2), order, offsets
     return values(ROWS, a["top_k"], a["hidden"], dtype=torch.float32), weights
+
+
+def _gdn_arguments(op: str, a: Mapping[str, Any], values: Any, integers: Any) -> tuple[Any, ...]:
+    """A sequence of one row, and one that ends within its second chunk; keys of about unit length, decays above 0.6."""
+    rows, starts = 71, integers(0, 1, 71, dtype=torch.int32)
+    match op:
+        case "causal_conv":
+            return values(rows, a["channels"]), values(a["channels"], a["width"], seed=2), None, starts
+        case "gdn_gates":
+            vectors = (values(a["v_heads"], seed=s, dtype=torch.float32) for s in (3, 4))
+            return values(rows, a["v_heads"]), values(rows, a["v_heads"], seed=2), *vectors
+        case "gated_delta_rule":
+            q, k = (values(rows, a["qk_heads"], a["key_dim"], seed=s) * a["key_dim"] ** -0.5 for s in (1, 2))
+            v = values(rows, a["v_heads"], a["value_dim"], seed=3)
+            g, beta = (values(rows, a["v_heads"], seed=s, dtype=torch.float32) for s in (4, 5))
+            return q, k, v, g.abs() * -0.25, (beta + 2) * 0.25, starts
+        case "l2_norm":
+            return (values(rows, 2, a["width"]),)
+    return values(rows, 2, a["width"]), values(rows, 2, a["width"], seed=2), values(a["width"], seed=3)
 
 
 @torch.no_grad()

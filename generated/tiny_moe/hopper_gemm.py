@@ -2,11 +2,12 @@
 """Warp-specialised persistent GEMM for Hopper: x [rows, K] times weight [N, K] transposed, K summed as a tree.
 
 One producer warp copies tiles with the tensor memory accelerator; one or two warpgroups multiply, 64 rows each. They
-wait for nothing but operands, so that one adds tree nodes or stores its rows while the other multiplies. A leaf is one
-chain of wgmma instructions by ascending k from zero; a node is `left + right` in fp32.
+wait for nothing but operands, so that one stores its rows while the other multiplies. A leaf is one chain of wgmma
+instructions by ascending k from zero; a node is `left + right` in fp32, added while the next leaf has begun.
 """
 
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 import triton
@@ -44,14 +45,16 @@ def _next(slot, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.constexpr, K: gl.constexpr,
-          BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+          PARTS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+          GROUP: gl.constexpr):  # fmt: skip
     """Rows of a tile that `x` does not bring keep what was there: no row reads another's."""
     box: gl.constexpr = x.block_shape[0]
     slot = 0
     phase = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        row, column = _corner(tile, rows, N, BLOCK_M, BLOCK_N, GROUP)
-        for k in range(0, K, BLOCK_K):
+    for work in range(gl.program_id(0), tiles * PARTS, gl.num_programs(0)):
+        row, column = _corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
+        first = work // tiles * K
+        for k in range(first, first + K, BLOCK_K):
             mbarrier.wait(empty.index(slot), phase ^ 1)
             ready = full.index(slot)
             mbarrier.expect(ready, (BLOCK_M // 64 * box + BLOCK_N) * BLOCK_K * 2)
@@ -68,49 +71,62 @@ def _before(slot, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _chain(x_tiles, w_tiles, full, empty, slot, phase, STEPS: gl.constexpr, BLOCK_N: gl.constexpr,
-           STAGES: gl.constexpr, layout: gl.constexpr):  # fmt: skip
-    total = warpgroup_mma_init(gl.zeros([64, BLOCK_N], gl.float32, layout))
-    for k in range(STEPS):
+def _start(x_tiles, w_tiles, full, slot, phase, BLOCK_N: gl.constexpr, layout: gl.constexpr):
+    """The first step of a leaf, from zero."""
+    mbarrier.wait(full.index(slot), phase)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout)
+    return warpgroup_mma(x_tiles.index(slot), w_tiles.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def _continue(total, x_tiles, w_tiles, full, empty, slot, phase, STEPS: gl.constexpr, STAGES: gl.constexpr):
+    """The other steps, the last of which is still being multiplied on return."""
+    for _ in range(1, STEPS):
+        slot, phase = _next(slot, phase, STAGES)
         mbarrier.wait(full.index(slot), phase)
         total = warpgroup_mma(x_tiles.index(slot), w_tiles.index(slot).permute((1, 0)), total, is_async=True)
         total = warpgroup_mma_init(warpgroup_mma_wait(1, deps=(total,)))
-        mbarrier.arrive(empty.index(_before(slot, STAGES)), pred=k > 0)
-        slot, phase = _next(slot, phase, STAGES)
-    sums = warpgroup_mma_wait(0, deps=(total,))
-    mbarrier.arrive(empty.index(_before(slot, STAGES)))
-    return sums, slot, phase
+        mbarrier.arrive(empty.index(_before(slot, STAGES)))
+    return total, slot, phase
 
 
 @gluon.jit
 def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, tiles, HALF: gl.constexpr,
-              N: gl.constexpr, K: gl.constexpr, LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr, BLOCK_M: gl.constexpr,
-              BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, STAGED: gl.constexpr,
-              KEPT: gl.constexpr):  # fmt: skip
+              N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr,
+              BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+              STAGED: gl.constexpr, KEPT: gl.constexpr):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     m = HALF * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
     n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))[None, :]
-    park = parked + (gl.program_id(0) * BLOCK_M + m) * BLOCK_N + n
+    # A warp's values of one register lie side by side: nobody else reads them.
+    within = ((m // 16 * (BLOCK_N // 8) + n // 8) * 2 + m // 8 % 2) * 64 + m % 8 * 8 + n % 8
+    park = parked + gl.program_id(0) * (BLOCK_M * BLOCK_N) + within
+    steps: gl.constexpr = K // LEAVES // BLOCK_K
     slot = 0
     phase = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        row, column = _corner(tile, rows, N, BLOCK_M, BLOCK_N, GROUP)
+    for work in range(gl.program_id(0), tiles * PARTS, gl.num_programs(0)):
+        row, column = _corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
+        total = _start(x_tiles, w_tiles, full, slot, phase, BLOCK_N, layout)
         for leaf in gl.static_range(LEAVES):
-            sums, slot, phase = _chain(x_tiles, w_tiles, full, empty, slot, phase, K // LEAVES // BLOCK_K, BLOCK_N,
-                                       STAGES, layout)  # fmt: skip
+            total, slot, phase = _continue(total, x_tiles, w_tiles, full, empty, slot, phase, steps, STAGES)
+            slot, phase = _next(slot, phase, STAGES)
+            if leaf + 1 < LEAVES:
+                following = _start(x_tiles, w_tiles, full, slot, phase, BLOCK_N, layout)
+                sums = warpgroup_mma_wait(1, deps=(total,))
+            else:
+                sums = warpgroup_mma_wait(0, deps=(total,))
+            mbarrier.arrive(empty.index(_before(slot, STAGES)))
             sums = sums.to(LEAF_DTYPE).to(gl.float32)
             if leaf % 2 == 1:
-                sums = (gl.load(park) if BLOCK_N == 256 else pair) + sums  # noqa: F821
+                sums = pair + sums  # noqa: F821
             if leaf % 4 == 3:
                 sums = (kept.load(layout) if KEPT else four) + sums  # noqa: F821
             if leaf % 8 == 7:
                 sums = (gl.load(park) if KEPT else eight) + sums  # noqa: F821
             if leaf + 1 < LEAVES:
+                total = following
                 if leaf % 2 == 0:
-                    if BLOCK_N == 256:
-                        gl.store(park, sums)
-                    else:
-                        pair = sums  # noqa: F841
+                    pair = sums  # noqa: F841
                 elif not KEPT:
                     if leaf % 4 == 1:
                         four = sums  # noqa: F841
@@ -129,7 +145,8 @@ def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, t
             fence_async_shared()
             tma.async_copy_shared_to_global(out, [row + HALF * 64, column], staging)
         else:
-            gl.store(out + (row + m).to(gl.int64) * N + column + n, sums, (row + m < rows) & (column + n < N))
+            place = ((work // tiles).to(gl.int64) * rows + row + m) * N + column + n
+            gl.store(out + place, sums, (row + m < rows) & (column + n < N))
     tma.store_wait(0)
 
 
@@ -146,13 +163,14 @@ def _half(BLOCK_N: gl.constexpr, STAGED: gl.constexpr, KEPT: gl.constexpr):
 
 
 @gluon.jit(do_not_specialize=["rows"])
-def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.constexpr, LEAVES: gl.constexpr,
-                        LEAF_DTYPE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-                        GROUP: gl.constexpr, STAGED: gl.constexpr, KEPT: gl.constexpr):  # fmt: skip
-    """x, weight: descriptors. out: a bfloat16 descriptor (STAGED), or the address of float32.
+def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr,
+                        LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+                        STAGES: gl.constexpr, GROUP: gl.constexpr, STAGED: gl.constexpr,
+                        KEPT: gl.constexpr):  # fmt: skip
+    """x, weight: descriptors. out: a bfloat16 descriptor (STAGED), or the address of float32 [PARTS, rows, N].
 
-    Nodes wait in registers; of wide tiles, those of two leaves in shared memory and those of four at `parked`, in L2
-    (KEPT), or single leaves at `parked` (256 outputs).
+    K and LEAVES are those of one part. Nodes wait in registers; of wide tiles, those of two leaves in shared memory
+    and those of four at `parked`, in L2 (KEPT).
     """
     x_upper = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
     w_tiles = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_N, BLOCK_K], weight.layout)
@@ -171,11 +189,11 @@ def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.con
         gl.warp_specialize(
             [
                 (_multiply, (out, upper, kept_upper, parked, x_upper, w_tiles, full, empty, rows, tiles, 0, N, K,
-                             LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
+                             PARTS, LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
                 (_multiply, (out, lower, kept_lower, parked, x_lower, w_tiles, full, empty, rows, tiles, 1, N, K,
-                             LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
-                (_copy, (x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N, K, BLOCK_M, BLOCK_N,
-                         STAGES, GROUP)),
+                             PARTS, LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
+                (_copy, (x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N, K, PARTS, BLOCK_M,
+                         BLOCK_N, STAGES, GROUP)),
             ],
             [4, 1],
             [240, 24],
@@ -184,13 +202,18 @@ def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.con
         gl.warp_specialize(
             [
                 (_multiply, (out, upper, kept_upper, parked, x_upper, w_tiles, full, empty, rows, tiles, 0, N, K,
-                             LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
-                (_copy, (x, weight, x_upper, x_upper, w_tiles, full, empty, rows, tiles, N, K, BLOCK_M, BLOCK_N,
-                         STAGES, GROUP)),
+                             PARTS, LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
+                (_copy, (x, weight, x_upper, x_upper, w_tiles, full, empty, rows, tiles, N, K, PARTS, BLOCK_M,
+                         BLOCK_N, STAGES, GROUP)),
             ],
             [1],
             [24],
         )  # fmt: skip
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _describe(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -207,29 +230,29 @@ def hopper_gemm(
     launch: Mapping,
     leaf_dtype: gl.dtype = gl.float32,
 ) -> None:
-    """out [rows, N] = the tree over `leaves` (1, 2, 4, 8) of x [rows, K] times weight [N, K] transposed, rounded once.
+    """out [parts, rows, N]: for each part of K, the tree over `leaves` (1, 2, 4, 8) of it, rounded once.
 
-    x and weight are contiguous bfloat16, aligned to 16 bytes, K a multiple of 64 * leaves; out is contiguous, bfloat16
-    or float32, N a multiple of 8. `launch` moves no bit: tiles are `block_m` (64, or else 128) rows by `block_n`
-    outputs (at most 64 at 64 rows, 128 for more than two leaves), at most `num_stages` of them in flight; `group` row
-    tiles share weights in L2.
+    x [rows, K] times weight [N, K] transposed, both contiguous bfloat16, aligned to 16 bytes, K a multiple of
+    64 * leaves * parts. out is contiguous, bfloat16 [rows, N] or float32, N a multiple of 8. `launch` moves no bit:
+    tiles are `block_m` (64, or else 128) rows by `block_n` outputs (at most 64 at 64 rows, 128 for several leaves), at
+    most `num_stages` of them in flight; `group` row tiles share weights in L2.
     """
-    rows, columns = out.shape
+    rows, columns = out.shape[-2:]
+    parts = out.numel() // (rows * columns)
     block_m = 64 if launch["block_m"] <= 64 else 128
-    block_n = min(launch["block_n"], 64 if block_m == 64 else 256 if leaves <= 2 else 128)
+    block_n = min(launch["block_n"], 64 if block_m == 64 else 256 if leaves == 1 else 128)
     staged, kept = out.dtype == torch.bfloat16, leaves >= 4 and block_n >= 64
     held = block_m * block_n * (4 if kept else 2 * staged)
     stage = (block_m + block_n) * BLOCK_K.value * 2
     stages = min(launch["num_stages"], (SHARED_BYTES - held) // stage)
-    tiles = triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n)
+    work = triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n) * parts
     resident = 1 if block_m == 128 else min(2, SHARED_BYTES // (held + stages * stage))
-    programs = min(tiles, resident * torch.cuda.get_device_properties(x.device).multi_processor_count)
-    park = (leaves == 8 and kept) or (leaves == 2 and block_n == 256)
-    parked = out.new_empty(programs * block_m * block_n if park else 0, dtype=torch.float32)
+    programs = min(work, resident * _multiprocessors(x.device))
+    parked = x.new_empty(programs * block_m * block_n if leaves == 8 and kept else 0, dtype=torch.float32)
     _hopper_gemm_kernel[(programs,)](
         _describe(x, min(64, max(16, triton.next_power_of_2(rows))), BLOCK_K.value),
         _describe(weight, block_n, BLOCK_K.value),
-        _describe(out, 64, block_n) if staged else out, parked, rows,
-        columns, x.shape[1], leaves, leaf_dtype, block_m, block_n, stages, launch["group"], staged, kept,
+        _describe(out, 64, block_n) if staged else out, parked, rows, columns, x.shape[1] // parts, parts, leaves,
+        leaf_dtype, block_m, block_n, stages, launch["group"], staged, kept,
         num_warps=4, maxnreg=None if block_m == 128 else 128, enable_fp_fusion=False, launch_pdl=launch["overlap"],
     )  # fmt: skip

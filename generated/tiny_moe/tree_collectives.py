@@ -4,7 +4,8 @@
 A rank's `part` is a node of a reduction tree (fp32), or bits to be selected. `combine(parts[W, T, ...]) -> [T, ...]`
 evaluates the levels above the ranks, pairwise by ascending rank, and rounds if the region rounds; it acts on each row
 of the second axis alone. Whether every rank combines all rows (one shot) or each rank its own rows (two shots)
-therefore moves no bit, nor does the algorithm, channel or protocol that NCCL or gloo chooses for a size.
+therefore moves no bit, nor does the algorithm, channel or protocol that NCCL or gloo chooses for a size, nor whether
+the bytes go through peer memory or through torch.distributed.
 
 Every branch is a function of the shape, the dtype and the group size, which all ranks share.
 """
@@ -15,6 +16,8 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+
+from .peer_groups import peer_memory
 
 Combine = Callable[[torch.Tensor], torch.Tensor]
 
@@ -50,6 +53,9 @@ def bits_or(parts: torch.Tensor) -> torch.Tensor:
 
 def gather_parts(part: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """Every rank's tensor, stacked by ascending rank. part: [...] of one shape on all ranks. Returns [W, ...]."""
+    peers = peer_memory(group)
+    if peers is not None and peers.fits(part):
+        return peers.gather(part)
     world = dist.get_world_size(group)
     parts = part.new_empty((world, *part.shape))
     if part.numel():
@@ -82,14 +88,28 @@ def tree_all_reduce(part: torch.Tensor, group: dist.ProcessGroup, combine: Combi
     One shot: gather the parts and combine. Two shots: exchange slices of the rows, combine the own slice, gather the
     results, which `combine` may already have rounded.
     """
-    world = dist.get_world_size(group)
+    peers = peer_memory(group)
+    if peers is not None and peers.fits(part, shared=True):
+        return peers.all_reduce(part, combine)
+    world, rows = dist.get_world_size(group), part.shape[0]
     if part.numel() * part.element_size() * (world - 1) <= ONE_SHOT_BYTES:
         return combine(gather_parts(part, group))
-    rows = part.shape[0]
-    surplus = -rows % world
-    if surplus:
-        part = torch.cat((part, part.new_zeros(surplus, *part.shape[1:])))
-    return gather_rows(combine(scatter_parts(part, group)), group)[:rows]
+    padded = torch.cat((part, part.new_zeros(-rows % world, *part.shape[1:]))) if rows % world else part
+    return gather_rows(combined_slice(scatter_parts(padded, group), rows, dist.get_rank(group), combine), group)[:rows]
+
+
+def combined_slice(parts: torch.Tensor, rows: int, rank: int, combine: Combine) -> torch.Tensor:
+    """`combine` of a rank's slice of `rows` rows. parts: [W, t, ...] with t = rows / W rounded up. Returns [t, ...].
+
+    Rows beyond the last are not combined, so that no region sees a row that the model does not have; they come out as
+    zeros.
+    """
+    share = parts.shape[1]
+    held = min(max(rows - rank * share, 0), share)
+    if held == share:
+        return combine(parts)
+    found = combine(parts[:, :held].contiguous())
+    return torch.cat((found, found.new_zeros(share - held, *found.shape[1:])))
 
 
 def tree_reduce_scatter(part: torch.Tensor, group: dist.ProcessGroup, combine: Combine = tree_sum) -> torch.Tensor:
@@ -97,6 +117,9 @@ def tree_reduce_scatter(part: torch.Tensor, group: dist.ProcessGroup, combine: C
 
     Raises ValueError if the group size does not divide the rows.
     """
+    peers = peer_memory(group)
+    if peers is not None and part.shape[0] % peers.ranks == 0 and peers.fits(part, shared=True):
+        return peers.reduce_scatter(part, combine)
     return combine(scatter_parts(part, group))
 
 

@@ -38,9 +38,17 @@ def rows(name: str, tensor: torch.Tensor, total: int, row: int) -> Piece:
 
 
 def columns(name: str, tensor: torch.Tensor, rank: int, world: int) -> Piece:
-    """The columns of `rank` of a matrix cut evenly over `world` ranks."""
-    size = tensor.shape[1]
-    return Piece(name=name, shape=(tensor.shape[0], size * world), tensor=tensor, column=rank * size)
+    """The columns of `rank` of a matrix, or the numbers of `rank` of a vector, cut evenly over `world` ranks."""
+    *outer, size = tensor.shape
+    return Piece(name=name, shape=(*outer, size * world), tensor=tensor, column=rank * size)
+
+
+def place(piece: Piece, tensor: torch.Tensor) -> torch.Tensor:
+    """The part of the whole tensor that the piece is a copy of, a view."""
+    if tensor.dim() == 1:
+        return tensor[piece.column : piece.column + len(piece.tensor)]
+    rows = tensor[piece.row : piece.row + piece.tensor.shape[0]]
+    return rows[:, piece.column : piece.column + piece.tensor.shape[1]]
 
 
 @torch.no_grad()
@@ -62,11 +70,7 @@ def load(pieces: Iterable[Piece], tensors: Mapping[str, torch.Tensor]) -> None:
     if problems:
         raise ValueError("; ".join(sorted(set(problems))))
     for piece in pieces:
-        source = tensors[piece.name]
-        if piece.tensor.dim() > 1:
-            source = source[piece.row : piece.row + piece.tensor.shape[0]]
-            source = source[:, piece.column : piece.column + piece.tensor.shape[1]]
-        piece.tensor.copy_(source)
+        piece.tensor.copy_(place(piece, tensors[piece.name]))
 
 
 def fingerprints(pieces: Iterable[Piece]) -> list[dict[str, Any]]:

@@ -6,33 +6,18 @@ from typing import Any
 
 import torch
 from vllm.config import VllmConfig
-from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_gather
 from vllm.model_executor.custom_op import CustomOp, PluggableLayer, op_registry_oot
-from vllm.model_executor.layers.activation import SiluAndMul
-from vllm.model_executor.layers.layernorm import RMSNorm
-from vllm.model_executor.layers.linear import (
-    MergedColumnParallelLinear,
-    QKVParallelLinear,
-    RowParallelLinear,
-    UnquantizedLinearMethod,
-)
-from vllm.model_executor.layers.logits_processor import LogitsProcessor
-from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
-from vllm.model_executor.layers.vocab_parallel_embedding import (
-    ParallelLMHead,
-    UnquantizedEmbeddingMethod,
-    VocabParallelEmbedding,
-)
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
-from .. import audit
+from .. import audit, package
 from ..bound_objects import instance_problems
 from ..guard import GuardError, install, require_coverage
-from ..regions import BOUND, ops
+from ..regions import BOUND
 from .vllm_attention import Implementation, register
+from .vllm_layers import LAYERS, RESIDUAL_BEFORE
 from .vllm_settings import observe
-
-# The region that a module computes, by the last part of its name in the model.
+# The region that a module computes, by the last part of its name in the model, or the last two.
 REGIONS = {
     "embed_tokens": "embed",
     "input_layernorm": "attn_norm",
@@ -49,152 +34,17 @@ REGIONS = {
     "lm_head": "head",
     "logits_processor": "logprobs",
 }
-# vLLM adds the residual in the norm that follows it.
-RESIDUAL_BEFORE = {"attn_norm": "mlp_residual", "mlp_norm": "attn_residual", "final_norm": "mlp_residual"}
 BINDS = (
     *REGIONS.values(),
     *RESIDUAL_BEFORE.values(),
     "attn",
 )
-
-
-class Norm(RMSNorm):
-    """RMSNorm over the last axis; with a residual, the sum is rounded first and is what the norm reads."""
-
-    region = ""
-
-    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-        if residual is None:
-            rows = x.reshape(-1, x.shape[-1])
-            return ops.rms_norm(rows, self.weight, self.region).view(x.shape)
-        return ops.add_rms_norm(x, residual, self.weight, RESIDUAL_BEFORE[self.region], self.region)
-
-
-class Activation(SiluAndMul):
-    """The gated activation, gate first."""
-
-    region = ""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return ops.silu_gate(x, self.region)
-
-
-class Rotary(RotaryEmbedding):
-    """Rotary from the contract's own table; the framework's is in the model's dtype and made elsewhere."""
-
-    region = ""
-
-    def forward(
-        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self._rotate(positions, query), None if key is None else self._rotate(positions, key)
-
-    def _rotate(self, positions: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        heads = x.reshape(x.shape[0], -1, self.head_size)
-        return ops.rotary(heads, positions.flatten(), self.region).view(x.shape)
-
-
-class ColumnMethod(UnquantizedLinearMethod):
-    """The weight stays where and as it was loaded: the CPU's method would repack and remove it."""
-
-    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        return None
-
-    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return ops.matmul(x, layer.weight, layer.region)
-
-
-class QKV(QKVParallelLinear):
-    region = ""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.quant_method = ColumnMethod()
-
-
-class GateUp(MergedColumnParallelLinear):
-    region = ""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.quant_method = ColumnMethod()
-
-
-class Row(RowParallelLinear):
-    """This rank's node of the tree, gathered, and the tree over ranks; the framework's all-reduce is never called."""
-
-    region = ""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.quant_method = ColumnMethod()
-
-    def forward(self, input_: torch.Tensor) -> Any:
-        if self.tp_size == 1:
-            output = ops.matmul(input_, self.weight, self.region)
-        else:
-            part = ops.partial(input_, self.weight, self.region)
-            output = ops.combine(tensor_model_parallel_all_gather(part.unsqueeze(0), dim=0), self.region)
-        return (output, None) if self.return_bias else output
-
-
-class TableMethod(UnquantizedEmbeddingMethod):
-    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        return None
-
-
-class Embedding(VocabParallelEmbedding):
-    """Rows selected, not summed, over ranks: a sum would turn -0.0 into +0.0."""
-
-    region = ""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.quant_method = TableMethod()
-
-    def forward(self, input_: torch.Tensor) -> torch.Tensor:
-        rows = ops.embedding(input_.long(), self.weight, self.shard_indices.org_vocab_start_index, self.region)
-        if self.tp_size == 1:
-            return rows
-        return ops.select(tensor_model_parallel_all_gather(rows.unsqueeze(0), dim=0), self.region)
-
-
-class Head(ParallelLMHead):
-    region = ""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.quant_method = TableMethod()
-
-
-class Logprobs(LogitsProcessor):
-    """Returns log-probabilities, fp32, where the framework expects logits.
-
-    Sampling does not change, for softmax(log_softmax(x)) = softmax(x); with `logprobs_mode="raw_logits"` the engine
-    then reports these numbers as they are, for samples and for prompts, in every model runner.
-    """
-
-    region = ""
-
-    def forward(
-        self, lm_head: VocabParallelEmbedding, hidden_states: torch.Tensor, embedding_bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        logits = ops.matmul(hidden_states, lm_head.weight, "head")
-        if get_tensor_model_parallel_world_size() > 1:
-            logits = tensor_model_parallel_all_gather(logits)
-        return ops.log_softmax(logits[..., : self.org_vocab_size].contiguous(), self.region)
-
-
-LAYERS = {
-    RMSNorm: Norm,
-    SiluAndMul: Activation,
-    RotaryEmbedding: Rotary,
-    QKVParallelLinear: QKV,
-    MergedColumnParallelLinear: GateUp,
-    RowParallelLinear: Row,
-    VocabParallelEmbedding: Embedding,
-    ParallelLMHead: Head,
-    LogitsProcessor: Logprobs,
+# What the registries exchange, besides the layers that every model has.
+EXCHANGED: dict[type, type] = {
+    **LAYERS,
+}
+# Modules without a registry change their class after they are built.
+RECLASSED: dict[type, type] = {
 }
 
 
@@ -207,7 +57,10 @@ class Contract:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         problems = []
         for name, module in self.named_modules():
-            region = REGIONS.get(name.rpartition(".")[2])
+            if type(module) in RECLASSED:
+                module.__class__ = RECLASSED[type(module)]
+            parts = name.split(".")
+            region = REGIONS.get(".".join(parts[-2:])) or REGIONS.get(parts[-1])
             if region is not None:
                 module.region = region
         for name, module in self.named_modules():
@@ -238,17 +91,26 @@ def module_problems(name: str, module: torch.nn.Module) -> list[str]:
     implementation = getattr(module, "impl", None)
     if implementation is not None and type(implementation) is not Implementation:
         return [f"{name} runs {type(implementation).__qualname__}, not the contract's attention"]
-    for stock, ours in LAYERS.items():
+    for stock, ours in (EXCHANGED | RECLASSED).items():
         if isinstance(module, stock) and not (stock is VocabParallelEmbedding and isinstance(module, ParallelLMHead)):
             problems = instance_problems(name, module, ours)
-            return problems if problems or module.region else [f"{name} belongs to no region"]
+            if not problems and not module.region:
+                problems = [f"{name} belongs to no region"]
+            return problems or gamma_problems(name, module)
     return []
+
+
+def gamma_problems(name: str, module: torch.nn.Module) -> list[str]:
+    """A sentence on a norm whose weight the framework takes otherwise than the contract."""
+    gamma = getattr(module, "gamma", None)
+    due = package.load().contract["regions"][module.region]["attributes"].get("gamma")
+    return [] if gamma == due else [f"{name} has {gamma} weights, the contract's are {due}"]
 
 
 def register_layers() -> None:
     """Put the adapter's classes in the framework's registries; a second call changes nothing. Raises GuardError."""
     require_coverage(BINDS)
-    for stock, ours in LAYERS.items():
+    for stock, ours in EXCHANGED.items():
         kind = CustomOp if issubclass(stock, CustomOp) else PluggableLayer
         if op_registry_oot.get(stock.__name__) is not ours:
             kind.register_oot(ours, name=stock.__name__)

@@ -7,139 +7,23 @@ from functools import partial
 from typing import Any
 
 import torch
-from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
-from megatron.core.tensor_parallel.mappings import (
-    copy_to_tensor_model_parallel_region,
-    gather_from_sequence_parallel_region,
-    scatter_to_sequence_parallel_region,
-)
-from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
-from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
+from .. import package
 from ..expert_regions import REGIONS as EXPERT_REGIONS
 from ..regions import BOUND, ops
-from ..trainer_collectives import TreeAllReduce, TreeReduceScatter, VocabEmbedding
+from .megatron_attention import CoreAttention
 from .megatron_moe import Experts
+from .megatron_modules import ColumnLinear, Norm, RowLinear
 BINDS = (
     *("embed", "attn_norm", "qkv", "q_norm", "k_norm", "rope", "attn", "attn_out", "attn_residual"),
-    *("mlp_norm", "gate_up", "act", "down", "mlp_residual", "final_norm", "head", "logprobs"),
+    *("mlp_norm", "mlp_residual", "final_norm", "head", "logprobs"),
     *EXPERT_REGIONS,
 )
-
-
-class Norm(torch.nn.Module):
-    """RMSNorm of one region over the last axis of [..., width]."""
-
-    def __init__(self, config: Any, hidden_size: int, eps: float = 0.0, *, region: str) -> None:
-        super().__init__()
-        self.region = region
-        device = None if config.use_cpu_initialization else torch.cuda.current_device()
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype, device=device))
-        self.weight.sequence_parallel = config.sequence_parallel
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        return ops.rms_norm(rows, self.weight, self.region).view(x.shape)
-
-
-class Activation(torch.nn.Module):
-    """The gated activation on [..., 2 I/W], gate first."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-
-    def forward(self, gate_up: torch.Tensor) -> torch.Tensor:
-        rows = gate_up.reshape(-1, gate_up.shape[-1])
-        return ops.silu_gate(rows, "act").view(*gate_up.shape[:-1], -1)
-
-
-class ColumnLinear(ColumnParallelLinear):
-    """A projection whose outputs are cut over ranks: sums are whole, only the gradient of the input crosses ranks."""
-
-    def __init__(self, *args: Any, region: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.region = region
-
-    def _forward_impl(
-        self, input: torch.Tensor, weight: torch.Tensor, *, sequence_parallel: bool, allreduce_dgrad: bool, **_: Any
-    ) -> torch.Tensor:
-        if sequence_parallel:
-            input = gather_from_sequence_parallel_region(input, tensor_parallel_output_grad=True, group=self.tp_group)
-        elif allreduce_dgrad:
-            input = copy_to_tensor_model_parallel_region(input, group=self.tp_group)
-        rows = input.reshape(-1, input.shape[-1])
-        return ops.matmul(rows, weight, self.region).view(*input.shape[:-1], -1)
-
-
-class RowLinear(RowParallelLinear):
-    """A projection whose summed axis is cut over ranks: this rank's node of the tree, then the tree over ranks."""
-
-    def __init__(self, *args: Any, region: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.region = region
-
-    def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, None]:
-        rows = input_.reshape(-1, input_.shape[-1])
-        if self.tp_group.size() == 1:
-            return ops.matmul(rows, self.weight, self.region).view(*input_.shape[:-1], -1), None
-        reduce = TreeReduceScatter if self.sequence_parallel else TreeAllReduce
-        root = reduce.apply(ops.partial(rows, self.weight, self.region), self.region, self.tp_group)
-        return root.view(-1, *input_.shape[1:-1], root.shape[-1]), None
-
-
-class Embedding(VocabParallelEmbedding):
-    """Token embedding [b, s] -> [b, s, H] with rows selected, not summed, over ranks."""
-
-    def forward(self, input_: torch.Tensor) -> torch.Tensor:
-        ids = input_.reshape(-1)
-        if self.tp_group.size() == 1:
-            rows = ops.embedding(ids, self.weight, 0, "embed")
-        else:
-            rows = VocabEmbedding.apply(ids, self.weight, "embed", self.tp_group)
-        rows = rows.view(*input_.shape, -1)
-        if self.reduce_scatter_embeddings:
-            rows = scatter_to_sequence_parallel_region(rows.transpose(0, 1).contiguous(), group=self.tp_group)
-        return rows
-
-
-class CoreAttention(torch.nn.Module):
-    """Rotary and causal attention: [s, b, heads, D], or packed [t, heads, D] with `packed_seq_params`."""
-
-    def __init__(self, config: Any, **_: Any) -> None:
-        super().__init__()
-
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        packed_seq_params: Any = None,
-        **_: Any,
-    ) -> torch.Tensor:
-        if packed_seq_params is None:
-            length, batch = query.shape[:2]
-            query, key, value = (x.transpose(0, 1).flatten(0, 1) for x in (query, key, value))
-            starts = torch.arange(batch + 1, dtype=torch.int32, device=query.device) * length
-        else:
-            starts = packed_seq_params.cu_seqlens_q.to(torch.int32)
-        positions = _positions(starts, query.shape[0])
-        query, key = (ops.rotary(x.contiguous(), positions, "rope") for x in (query, key))
-        out = ops.attention(query, key, value.contiguous(), starts, "attn").flatten(1)
-        if packed_seq_params is None:
-            out = out.view(batch, length, -1).transpose(0, 1).contiguous()
-        return out
-
-
-def _positions(starts: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Position of every packed token in its own sequence, [tokens] int64, without a host synchronisation."""
-    index = torch.arange(tokens, dtype=torch.int64, device=starts.device)
-    sequence = torch.bucketize(index, starts[1:].long(), right=True)
-    return index - starts.long()[sequence]
 
 
 def _residual(region: str) -> Callable[..., Any]:
@@ -156,7 +40,7 @@ def _residual(region: str) -> Callable[..., Any]:
     return bias_dropout_add
 
 
-def block_spec(layers: int) -> TransformerBlockSubmodules:
+def block_spec() -> TransformerBlockSubmodules:
     """The decoder with every float operation bound to a region of the contract."""
     attention = ModuleSpec(
         module=SelfAttention,
@@ -170,16 +54,20 @@ def block_spec(layers: int) -> TransformerBlockSubmodules:
         ),
     )
     mlp = Experts
-    layer = TransformerLayerSubmodules(
-        input_layernorm=partial(Norm, region="attn_norm"),
-        self_attention=attention,
-        self_attn_bda=_residual("attn_residual"),
-        pre_mlp_layernorm=partial(Norm, region="mlp_norm"),
-        mlp=mlp,
-        mlp_bda=_residual("mlp_residual"),
-    )
+    mixers = {"attention": attention}
+    def layer(kind: str) -> ModuleSpec:
+        submodules = TransformerLayerSubmodules(
+            input_layernorm=partial(Norm, region="attn_norm"),
+            self_attention=mixers[kind],
+            self_attn_bda=_residual("attn_residual"),
+            pre_mlp_layernorm=partial(Norm, region="mlp_norm"),
+            mlp=mlp,
+            mlp_bda=_residual("mlp_residual"),
+        )
+        return ModuleSpec(module=TransformerLayer, submodules=submodules)
+
     return TransformerBlockSubmodules(
-        layer_specs=[ModuleSpec(module=TransformerLayer, submodules=layer)] * layers,
+        layer_specs=[layer(kind) for kind in package.load().contract["model"]["layers"]],
         layer_norm=partial(Norm, region="final_norm"),
     )
 

@@ -118,7 +118,7 @@ def pieces(model: torch.nn.Module) -> Iterator[Piece]:
                 for part, shard in (("gate_proj", tensor[:half]), ("up_proj", tensor[half:])):
                     total, first = half * module.tp_size, half * module.tp_rank
                     yield rows(target.replace("gate_up_proj", part), shard, total, first)
-            case "o_proj" | "down_proj":
+            case "o_proj" | "down_proj" | "out_proj":
                 yield columns(target, tensor, module.tp_rank, module.tp_size)
             case _:
                 yield whole(target, tensor)

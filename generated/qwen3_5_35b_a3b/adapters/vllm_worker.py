@@ -14,6 +14,7 @@ from .. import audit, guard, handshake, ledger, trace
 from ..regions import BOUND
 from ..weights import Piece, columns, fingerprints, load, rows, whole
 from .vllm import register_layers
+from .vllm_gated_delta import GatedDeltaNet, delta_pieces
 from .vllm_moe import expert_pieces
 register_layers()
 
@@ -92,6 +93,8 @@ def pieces(model: torch.nn.Module) -> Iterator[Piece]:
     """Every weight of this rank under the checkpoint's names."""
     yield from expert_pieces(model)
     for name, module in model.named_modules():
+        if isinstance(module, GatedDeltaNet):
+            yield from delta_pieces(name, module)
         weight = getattr(module, "weight", None)
         if weight is None:
             continue
@@ -118,7 +121,9 @@ def pieces(model: torch.nn.Module) -> Iterator[Piece]:
                 for part, shard in (("gate_proj", tensor[:half]), ("up_proj", tensor[half:])):
                     total, first = half * module.tp_size, half * module.tp_rank
                     yield rows(target.replace("gate_up_proj", part), shard, total, first)
-            case "o_proj" | "down_proj":
+            case "in_proj_qkvz" | "in_proj_ba" | "conv1d":
+                pass  # among the pieces of their layer
+            case "o_proj" | "down_proj" | "out_proj":
                 yield columns(target, tensor, module.tp_rank, module.tp_size)
             case _:
                 yield whole(target, tensor)

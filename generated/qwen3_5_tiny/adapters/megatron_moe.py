@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.tensor_parallel.mappings import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
@@ -18,28 +19,28 @@ from ..expert_regions import KERNELS
 from ..regions import ops
 from ..routed_experts import experts_by_owner, experts_by_width, routed_experts
 from ..weights import Piece, columns, rows, whole
-
-
+from .megatron_shared import SharedExpert
 class Experts(torch.nn.Module):
-    """Router, experts and their sum, [s, b, H] -> [s, b, H].
+    """Router, experts and their sum, with the shared expert where there is one, [s, b, H] -> [s, b, H].
 
-    With expert parallelism each rank owns whole experts, and tokens travel to their owners; without, each rank of tensor
-    parallelism holds a share of every expert's width, and the nodes of all ranks are added before the slots. Raises
-    ValueError when the process groups cut experts in another way.
+    With expert parallelism tokens travel to the ranks that own their experts. Experts are whole there, or the ranks of
+    tensor parallelism hold shares of their width, always so without expert parallelism; the nodes of the shares are then
+    added before the slots. Raises ValueError when the process groups cut experts in another way.
     """
 
     def __init__(self, config: Any, pg_collection: ProcessGroupCollection, **_: Any) -> None:
         super().__init__()
         figures = package.load().model
-        self.tp, self.ep, width = pg_collection.tp, pg_collection.ep, pg_collection.expt_tp
+        self.tp, self.ep, self.sharers = pg_collection.tp, pg_collection.ep, pg_collection.expt_tp
         self.sequence_parallel = config.sequence_parallel
         self.expert_parallel = self.ep.size() > 1
-        due = 1 if self.expert_parallel else self.tp.size()
-        if width.size() != due:
-            raise ValueError(f"expert_tensor_parallel_size is {width.size()}, the contract needs {due} in this layout")
+        ranks, due = self.sharers.size(), {self.tp.size()} | ({1} if self.expert_parallel else set())
+        if ranks not in due:
+            needed = " or ".join(map(str, sorted(due)))
+            raise ValueError(f"expert_tensor_parallel_size is {ranks}, the contract needs {needed} in this layout")
         self.experts, hidden = figures["num_experts"], figures["hidden_size"]
         self.width = figures["moe_intermediate_size"]
-        owned, share = self.experts // self.ep.size(), self.width // due
+        owned, share = self.experts // self.ep.size(), self.width // ranks
         device = None if config.use_cpu_initialization else torch.cuda.current_device()
 
         def weight(*shape: int) -> torch.nn.Parameter:
@@ -52,19 +53,22 @@ class Experts(torch.nn.Module):
         self.router.sequence_parallel = config.sequence_parallel
         self.gate_up = weight(owned, 2 * share, hidden)
         self.down = weight(owned, hidden, share)
-        for parameter in (self.gate_up, self.down):
+        for parameter, axis in ((self.gate_up, 1), (self.down, 2)):
             parameter.allreduce = not self.expert_parallel
-
+            set_tensor_model_parallel_attributes(parameter, ranks > 1, axis, 1)
+        self.shared_experts = SharedExpert(config, pg_collection)
     def forward(self, hidden_states: torch.Tensor, padding_mask: torch.Tensor | None = None) -> tuple[torch.Tensor, None]:
         x = hidden_states.reshape(-1, hidden_states.shape[-1])
         chosen, weights = ops.router(x, self.router, "router")
-        if self.expert_parallel:
-            out = self._by_owner(x, chosen, weights)
-        elif self.tp.size() > 1:
+        if self.sharers.size() > 1:
             out = self._by_width(x, chosen, weights)
+        elif self.expert_parallel:
+            out = self._by_owner(x, chosen, weights)
         else:
             out = routed_experts(x, chosen, weights, self.gate_up, self.down, KERNELS)
-        return out.view(hidden_states.shape), None
+        out = out.view(hidden_states.shape)
+        out = self.shared_experts(hidden_states, out)
+        return out, None
 
     def _by_owner(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Without sequence parallelism the ranks of tensor parallelism hold the same tokens: each sends its slice."""
@@ -87,9 +91,11 @@ class Experts(torch.nn.Module):
             x, weights = (gather_from_sequence_parallel_region(t, group=self.tp) for t in (x, weights))
         else:
             x, weights = (copy_to_tensor_model_parallel_region(t, group=self.tp) for t in (x, weights))
-        return experts_by_width(
-            x, chosen, weights, self.gate_up, self.down, KERNELS, self.tp, scatter=self.sequence_parallel
-        )
+        held = (self.gate_up, self.down, KERNELS)
+        if not self.expert_parallel:
+            return experts_by_width(x, chosen, weights, *held, self.tp, scatter=self.sequence_parallel)
+        out = experts_by_owner(x, chosen, weights, *held, self.ep, self.sharers)
+        return scatter_to_sequence_parallel_region(out, group=self.tp) if self.sequence_parallel else out
 
     def pieces(self, parameter: str, name: str) -> Iterator[Piece]:
         """The pieces of `parameter` that this rank holds; `name` is the module's in the checkpoint.
@@ -101,7 +107,7 @@ class Experts(torch.nn.Module):
             return
         held = getattr(self, parameter).detach()
         first = self.ep.rank() * held.shape[0]
-        ranks, rank = (1, 0) if self.expert_parallel else (self.tp.size(), self.tp.rank())
+        ranks, rank = self.sharers.size(), self.sharers.rank()
         for expert in range(self.experts):
             mine = first <= expert < first + held.shape[0]
             tensor = held[expert - first] if mine else held[0, :0]

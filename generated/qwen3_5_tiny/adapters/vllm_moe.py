@@ -9,19 +9,19 @@ import torch
 from vllm.distributed import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
-    tensor_model_parallel_all_gather,
+    get_tp_group,
 )
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
+from .. import engine_experts
 from ..expert_regions import KERNELS
 from ..guard import GuardError
 from ..regions import ops
 from ..routed_experts import expert_rows
 from ..weights import Piece, columns, rows
-
-
+from .vllm_shared_expert import add_shared
 class ExpertWeights(UnquantizedFusedMoEMethod):
     """The weights stay where and as they were loaded: the framework's method would repack them for its own kernels."""
 
@@ -36,7 +36,7 @@ class RouterWeight(UnquantizedLinearMethod):
 
 class Experts(MoERunner):
     """Router, experts and their sum. Under tensor parallelism a rank holds a share of every expert's width; the nodes of
-    all ranks are gathered, and the framework's all-reduce is never called."""
+    all ranks are combined, and the framework's all-reduce is never called."""
 
     region = "expert_combine"  # the region of its result
 
@@ -44,8 +44,12 @@ class Experts(MoERunner):
         super().__init__(*args, **kwargs)
         layout = self.moe_config.moe_parallel_config
         self.ranks = get_tensor_model_parallel_world_size()
+        self.group_name = get_tp_group().device_group.group_name
         if layout.use_ep or layout.is_sequence_parallel or layout.tp_size != self.ranks:
             raise GuardError((f"{self.layer_name}: the engine may cut experts by their width alone, not {layout}",))
+        if self.shared_experts is None:
+            raise GuardError((f"{self.layer_name} has no shared expert, the contract has one",))
+        self.shared_experts._layer.expert_gate.quant_method = RouterWeight()
         self.gate.quant_method = RouterWeight()
         self._replace_quant_method(ExpertWeights(self.moe_config))
 
@@ -56,10 +60,10 @@ class Experts(MoERunner):
         w13, w2 = self.routed_experts.w13_weight, self.routed_experts.w2_weight
         parts = expert_rows(hidden_states, chosen, weights, w13, w2, KERNELS)
         if self.ranks == 1:
-            return KERNELS.expert_combine(parts, weights)
-        return KERNELS.combine(tensor_model_parallel_all_gather(parts.unsqueeze(0), dim=0), weights)
-
-
+            routed = KERNELS.expert_combine(parts, weights)
+        else:
+            routed = engine_experts.combine_slots(parts, weights, self.region, self.group_name)
+        return add_shared(routed, hidden_states, self.shared_experts._layer)
 def expert_pieces(model: torch.nn.Module) -> Iterator[Piece]:
     """Every expert's weights of this rank under the checkpoint's names."""
     rank, world = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()

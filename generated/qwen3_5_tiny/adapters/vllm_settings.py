@@ -11,8 +11,6 @@ from vllm.v1.engine.input_processor import InputProcessor
 
 from .. import package
 from ..guard import Observed
-from .vllm_attention import register
-
 # Sampling parameters that leave the reported log-probability the contract's: how long to sample, what to return, which
 # seed. Every other one must keep its default.
 FREE = frozenset(
@@ -24,11 +22,13 @@ FREE = frozenset(
 
 # Figures of the contract that no checkpoint's configuration states.
 OURS = ("padded_vocab_size", "temperature", "expert_weight_on")
+# What the framework takes where a configuration does not say.
+UNSAID = {"norm_topk_prob": True}
 
 
 def _figure(config: Any, name: str) -> Any:
     """A figure of a Hugging Face configuration; those of rotary stand in a dictionary of their own."""
-    return (config.rope_parameters or {}).get(name, getattr(config, name, None))
+    return (config.rope_parameters or {}).get(name, getattr(config, name, UNSAID.get(name)))
 
 
 def engine_arguments(**more: Any) -> dict[str, Any]:
@@ -44,13 +44,16 @@ def engine_arguments(**more: Any) -> dict[str, Any]:
     if clash:
         raise ValueError(f"contract {package.NAME} fixes {', '.join(clash)}")
     refuse_foreign_sampling()
-    register()  # the front end asks the attention backend for its page sizes
+    from .vllm import register_layers
+
+    register_layers()  # the front end asks the model for the size of its states
     return {**more, **ours}
 
 
 def observe(config: VllmConfig) -> Observed:
     """What this engine is, against what the contract can be kept by."""
     model, parallel, cache = config.model_config, config.parallel_config, config.cache_config
+    figures, layers = model.hf_text_config, package.load().contract["model"]["layers"]
     due = {
         "logprobs_mode": (model.logprobs_mode, "raw_logits"),
         "quantization": (model.quantization, None),
@@ -61,9 +64,14 @@ def observe(config: VllmConfig) -> Observed:
         "lora_config": (config.lora_config, None),
         "sliding_window": (model.get_sliding_window(), None),
     }
-    due |= {name: (_figure(model.hf_config, name), must) for name, must in package.load().model.items() if name not in OURS}
-    due["layers"] = (model.hf_config.num_hidden_layers, len(package.load().contract["model"]["layers"]))
-    due["rope_type"] = (_figure(model.hf_config, "rope_type"), "default")
+    due |= {name: (_figure(figures, name), must) for name, must in package.load().model.items() if name not in OURS}
+    due["layers"] = (figures.num_hidden_layers, len(layers))
+    due["rope_type"] = (_figure(figures, "rope_type"), "default")
+    kinds = {"gdn": "linear_attention", "attention": "full_attention"}
+    due["layer_types"] = (list(figures.layer_types), [kinds[kind] for kind in layers])
+    due["attn_output_gate"] = (getattr(figures, "attn_output_gate", True), True)
+    due["mamba_cache_dtype"] = (cache.mamba_cache_dtype, "auto")
+    due["mamba_ssm_cache_dtype"] = (cache.mamba_ssm_cache_dtype.replace("auto", "float32"), "float32")
     problems = [f"{name} is {is_!r}, the contract needs {must!r}" for name, (is_, must) in due.items() if is_ != must]
     if cache.cache_dtype not in ("auto", str(model.dtype).removeprefix("torch.")):
         problems.append(f"the KV cache is {cache.cache_dtype}, the contract keeps keys and values in {model.dtype}")

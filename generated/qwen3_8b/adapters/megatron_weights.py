@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from .. import package
-from ..weights import Piece, columns, rows, whole
+from ..weights import Piece, columns, place, rows, whole
 
 
 def pieces(model: torch.nn.Module) -> Iterator[Piece]:
@@ -21,36 +21,36 @@ def pieces(model: torch.nn.Module) -> Iterator[Piece]:
     group = model.embedding.word_embeddings.tp_group
     rank, world = group.rank(), group.size()
     for name, parameter in model.named_parameters():
-        tensor, target = parameter.detach(), _checkpoint_name(name)
-        match name.split(".")[-2]:
+        tensor, module = parameter.detach(), name.rpartition(".")[0]
+        match module.rpartition(".")[2]:
             case "word_embeddings" | "output_layer":
-                yield rows(target, tensor, figures["vocab_size"], rank * tensor.shape[0])
+                yield rows(f"{_checkpoint_name(module)}.weight", tensor, figures["vocab_size"], rank * tensor.shape[0])
             case "linear_qkv":
-                yield from _qkv(target, tensor, rank)
+                yield from _qkv(_checkpoint_name(module), tensor, rank)
             case "linear_fc1":
                 half = tensor.shape[0] // 2
                 for part, shard in (("gate_proj", tensor[:half]), ("up_proj", tensor[half:])):
-                    yield rows(target.replace("gate_up_proj", part), shard, half * world, rank * half)
+                    yield rows(f"{_checkpoint_name(module)}.{part}.weight", shard, half * world, rank * half)
             case "linear_proj" | "linear_fc2":
-                yield columns(target, tensor, rank, world)
+                yield columns(f"{_checkpoint_name(module)}.weight", tensor, rank, world)
             case "mlp":
-                module, _, held = name.rpartition(".")
-                yield from model.get_submodule(module).pieces(held, target.removesuffix(".weight"))
+                yield from model.get_submodule(module).pieces(name.rpartition(".")[2], _checkpoint_name(name))
             case _:
-                yield whole(target, tensor)
+                yield whole(f"{_checkpoint_name(name.removesuffix('.weight'))}.weight", tensor)
 
 
+# Modules of Megatron's model and their names in the checkpoint, one name for projections that Megatron fuses.
 NAMES = {
     "embedding.word_embeddings": "model.embed_tokens",
     "output_layer": "lm_head",
     "decoder.final_layernorm": "model.norm",
     "input_layernorm": "input_layernorm",
-    "self_attention.linear_qkv": "self_attn.qkv_proj",
+    "self_attention.linear_qkv": "self_attn",
     "self_attention.q_layernorm": "self_attn.q_norm",
     "self_attention.k_layernorm": "self_attn.k_norm",
     "self_attention.linear_proj": "self_attn.o_proj",
     "pre_mlp_layernorm": "post_attention_layernorm",
-    "mlp.linear_fc1": "mlp.gate_up_proj",
+    "mlp.linear_fc1": "mlp",
     "mlp.linear_fc2": "mlp.down_proj",
     "mlp.router": "mlp.gate",
     "mlp.gate_up": "mlp.experts",
@@ -58,36 +58,39 @@ NAMES = {
 }
 
 
-def _checkpoint_name(name: str) -> str:
-    module = name.removesuffix(".weight")
+def _checkpoint_name(module: str) -> str:
+    """Where the checkpoint has what Megatron's model has at `module`."""
     prefix = ""
     if module.startswith("decoder.layers."):
         layer, module = module.removeprefix("decoder.layers.").split(".", 1)
         prefix = f"model.layers.{layer}."
     if module not in NAMES:
-        raise ValueError(f"{name} has no place in the checkpoint")
-    return f"{prefix}{NAMES[module]}.weight"
+        raise ValueError(f"{module} has no place in the checkpoint")
+    return f"{prefix}{NAMES[module]}"
 
 
-def _qkv(target: str, tensor: torch.Tensor, rank: int) -> Iterator[Piece]:
-    """The fused rows are, for each group of heads, its query heads, its key head and its value head."""
-    figures = package.load().model
-    heads, groups, size = (figures[n] for n in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+def _qkv(name: str, tensor: torch.Tensor, rank: int) -> Iterator[Piece]:
+    """The fused rows are, for each group of heads, its query heads, its gates, its key head and its value head.
+
+    The checkpoint's `q_proj` holds each query head with its gate behind it, where the contract has gates.
+    """
+    contract = package.load()
+    heads, groups, size = (contract.model[n] for n in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     if tensor.shape[0] % size:
-        raise ValueError(f"{target}: a rank's {tensor.shape[0]} rows cut through heads of {size}")
-    queries = heads // groups
-    for part, total in (("q_proj", heads), ("k_proj", groups), ("v_proj", groups)):
-        # A rank may hold no head of a part; an empty piece says that the model has it.
-        yield rows(target.replace("qkv_proj", part), tensor[:0], total * size, 0)
-    for local in range(tensor.shape[0] // size):
-        group, place = divmod(rank * (tensor.shape[0] // size) + local, queries + 2)
-        part, head, total = (
-            ("q_proj", group * queries + place, heads)
-            if place < queries
-            else ("k_proj" if place == queries else "v_proj", group, groups)
-        )
-        block = tensor[local * size : (local + 1) * size]
-        yield rows(target.replace("qkv_proj", part), block, total * size, head * size)
+        raise ValueError(f"{name}: a rank's {tensor.shape[0]} rows cut through heads of {size}")
+    queries, parts = heads // groups, 2 if "attn_gate" in contract.contract["regions"] else 1
+    totals = {"q_proj": parts * heads, "k_proj": groups, "v_proj": groups}
+    for projection, total in totals.items():
+        # A rank may hold no head of a projection; an empty piece says that the model has it.
+        yield rows(f"{name}.{projection}.weight", tensor[:0], total * size, 0)
+    for index, block in enumerate(tensor.split(size), rank * (tensor.shape[0] // size)):
+        group, slot = divmod(index, parts * queries + 2)
+        if slot < parts * queries:
+            part, query = divmod(slot, queries)
+            projection, head = "q_proj", (group * queries + query) * parts + part
+        else:
+            projection, head = ("k_proj", "v_proj")[slot - parts * queries], group
+        yield rows(f"{name}.{projection}.weight", block, totals[projection] * size, head * size)
 
 
 @torch.no_grad()
@@ -105,6 +108,5 @@ def gathered(model: torch.nn.Module) -> dict[str, torch.Tensor]:
         for label, part in zip(labels, parts, strict=True):
             name, shape, row, column = label[index]
             tensor = tensors.setdefault(name, part.new_empty(shape))
-            place = tensor if part.dim() == 1 else tensor[row : row + part.shape[0], column : column + part.shape[1]]
-            place.copy_(part)
+            place(Piece(name=name, shape=shape, tensor=part, row=row, column=column), tensor).copy_(part)
     return tensors

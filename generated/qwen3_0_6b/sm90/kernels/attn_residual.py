@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 WIDTH = 1024
@@ -52,4 +53,4 @@ def residual_add(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
     require(x.dim() == 2 and x.shape[1] == WIDTH, f"x must be [T, {WIDTH}]")
     require(x.shape == residual.shape, "x and residual must have one shape")
     require(x.dtype == residual.dtype == DTYPE, f"x and residual must be {DTYPE}")
-    return _ResidualAdd.apply(x, residual)
+    return apply(_ResidualAdd, x, residual)

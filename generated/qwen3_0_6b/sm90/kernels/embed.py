@@ -14,6 +14,7 @@ import triton.language as tl
 
 from ...gradients import embedding_weight
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 WIDTH = 1024
@@ -71,7 +72,7 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor, *, start: int = 0) -> tor
     require(weight.dim() == 2 and weight.shape[1] == WIDTH, f"weight must be [rows, {WIDTH}]")
     require(weight.dtype == DTYPE, f"weight must be {DTYPE}")
     require(weight.stride(1) == 1, "the last axis of weight must be contiguous")
-    return _Embedding.apply(ids, weight, start)
+    return apply(_Embedding, ids, weight, start)
 
 
 def combine(parts: torch.Tensor) -> torch.Tensor:

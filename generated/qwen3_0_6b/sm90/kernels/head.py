@@ -23,6 +23,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ...dense_products import aligned, check_operands, gradients
 from ...hopper_gemm import hopper_gemm
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 N = 151936
@@ -31,7 +32,7 @@ BLOCK_K = tl.constexpr(64)
 MODEL_DTYPE = DTYPES["bf16"]
 OUT_DTYPE = {"model": MODEL_DTYPE, "fp32": torch.float32}["fp32"]
 SHARDS = tuple(N // size for size in ((1, 2, 4, 8,) if "columns" == "columns" else (1,)))
-LAUNCH = ((16, {"schedule": "tiles", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 4, "group": 1, "overlap": True},), (64, {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 4, "group": 1, "overlap": True},), (128, {"schedule": "persistent", "block_m": 64, "block_n": 64, "num_warps": 8, "num_stages": 13, "group": 8, "overlap": True},), (2048, {"schedule": "persistent", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},),)
+LAUNCH = ((16, {"schedule": "tiles", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 6, "group": 1, "overlap": True},), (64, {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 4, "group": 1, "overlap": True},), (128, {"schedule": "persistent", "block_m": 64, "block_n": 64, "num_warps": 8, "num_stages": 13, "group": 8, "overlap": True},), (2048, {"schedule": "persistent", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},),)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -111,4 +112,4 @@ def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     Each sum runs by ascending k in one fp32 accumulator of the tensor core and is rounded once. x may have any strides
     (a view that is not contiguous is copied). Raises ValueError for other shapes, dtypes or weight layouts.
     """
-    return _Matmul.apply(x, weight)
+    return apply(_Matmul, x, weight)

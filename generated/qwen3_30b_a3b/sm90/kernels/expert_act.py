@@ -14,13 +14,15 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...elementary_triton import exp
 from ...launcher import bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 WEIGHTED = True
-LAUNCH = ((None, {"rows": 4, "num_warps": 4},),)
+LAUNCH = ((512, {"rows": 1, "num_warps": 2},), (None, {"rows": 4, "num_warps": 4},),)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -30,6 +32,8 @@ def _expert_act_kernel(gate_up, weights, order, out, rows, WIDTH: tl.constexpr, 
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = (row < rows)[:, None] & (column < WIDTH)[None, :]
     place = gate_up + row[:, None] * (2 * WIDTH) + column[None, :]
+    gdc_launch_dependents()
+    gdc_wait()
     gate = tl.load(place, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(place + WIDTH, mask=mask, other=0.0).to(tl.float32)
     hidden = tl.div_rn(gate, 1.0 + exp(-gate)) * up
@@ -44,10 +48,10 @@ def _forward(gate_up: torch.Tensor, weights: torch.Tensor, order: torch.Tensor) 
     out = gate_up.new_empty(rows, width)
     if rows:
         launch = bucket(LAUNCH, rows)
-        block = min(1024, triton.next_power_of_2(width))
+        block = min(1024, width & -width)
         _expert_act_kernel[(triton.cdiv(rows, launch["rows"]), triton.cdiv(width, block))](
             gate_up, weights, order, out, rows, WIDTH=width, WEIGHTED=WEIGHTED, ROWS=launch["rows"], BLOCK=block,
-            num_warps=launch["num_warps"], num_stages=1, enable_fp_fusion=False,
+            num_warps=launch["num_warps"], num_stages=1, enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return out
 
@@ -87,4 +91,4 @@ def expert_act(gate_up: torch.Tensor, weights: torch.Tensor, order: torch.Tensor
         weights.dtype == torch.float32 and weights.is_contiguous() and weights.numel() == order.numel() == len(gate_up),
         f"{len(gate_up)} rows need as many contiguous float32 weights, not {weights.dtype} {tuple(weights.shape)}",
     )
-    return _ExpertAct.apply(gate_up, weights, order)
+    return apply(_ExpertAct, gate_up, weights, order)

@@ -23,6 +23,7 @@ import triton.language as tl
 from ... import expert_tiles
 from ...elementary_triton import exp
 from ...launcher import bucket, require
+from ...recording import apply
 from ...router_gradient import logits_gradient
 from ...trees_triton import pair_sum
 
@@ -170,7 +171,7 @@ def router(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
     Differentiable in x and weight through the weights. Raises ValueError as `logits`.
     """
-    return _Router.apply(x, weight)
+    return apply(_Router, x, weight)
 
 
 def dispatch(experts: torch.Tensor, count: int = EXPERTS) -> tuple[torch.Tensor, torch.Tensor]:

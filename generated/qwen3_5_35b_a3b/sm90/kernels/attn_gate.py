@@ -15,6 +15,7 @@ import triton.language as tl
 
 from ...elementary_triton import exp
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 WIDTH = 4096
@@ -89,4 +90,4 @@ def sigmoid_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     require(gate.shape == x.shape, "gate must have the shape of x")
     require(x.dtype == gate.dtype == DTYPE, f"x and gate must be {DTYPE}")
     require(x.stride(1) == gate.stride(1) == 1, "the last axes of x and gate must be contiguous")
-    return _SigmoidGate.apply(x, gate)
+    return apply(_SigmoidGate, x, gate)

@@ -19,6 +19,7 @@ from ... import gdn_pointwise_gradients as gradients
 from ...elementary_triton import exp
 from ...gdn_arguments import check_cu_seqlens, check_slots
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 SHARDS = tuple(8192 // size for size in (1, 2, 4, 8,))
@@ -139,7 +140,7 @@ def causal_conv(
     -> [T, channels], contiguous. channels is the region's or a rank's share. Raises ValueError on other shapes."""
     _check(x, weight, bias)
     check_cu_seqlens(cu_seqlens, x.shape[0])
-    return _CausalConv.apply(x, weight, bias, cu_seqlens)
+    return apply(_CausalConv, x, weight, bias, cu_seqlens)
 
 
 def causal_conv_extend(

@@ -25,6 +25,7 @@ from ...gdn_rows_triton import gather, stow
 from ...gdn_scan_triton import scan
 from ...gdn_step_triton import step
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 DIMS = (16, 32, 128, 128)
@@ -32,7 +33,7 @@ SIZES = (1, 2, 4, 8,)
 SCALE = 0.08838834764831845
 CHUNK = 64
 DTYPE = DTYPES["bf16"]
-LAUNCH = ((None, {"scan_block_v": 64, "scan_warps": 4, "scan_stages": 3, "row_warps": 4, "step_block_v": 64, "step_warps": 4},),)
+LAUNCH = ((None, {"scan_schedule": "warp_specialised", "step_block_v": 128, "step_warps": 4},),)
 
 
 def new_caches(slots: int, device: torch.device | str, size: int = 1) -> Caches:
@@ -56,7 +57,7 @@ def gated_delta_rule(
         prepared = prepare(q, k, g, beta, cu_seqlens)
         return scan(q, k, v, prepared, cu_seqlens, SCALE, launch)[0], prepared
 
-    return DeltaRule.apply(run, q, k, v, g, beta, cu_seqlens, SCALE)
+    return apply(DeltaRule, run, q, k, v, g, beta, cu_seqlens, SCALE)
 
 
 def gated_delta_extend(

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from ... import gdn_pointwise_gradients as gradients
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 from ...trees_triton import pair_sum
 
 # Pinned by the contract.
@@ -68,4 +69,4 @@ def l2_norm(x: torch.Tensor) -> torch.Tensor:
     require(x.dim() == 3 and x.shape[2] == WIDTH.value, f"x must be [T, heads, {WIDTH.value}]")
     require(x.dtype == DTYPE, f"x must be {DTYPE}")
     require(x.stride(2) == 1 or not x.numel(), "the last axis of x must be contiguous")
-    return _L2Norm.apply(x)
+    return apply(_L2Norm, x)

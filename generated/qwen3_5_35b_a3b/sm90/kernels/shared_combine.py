@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from ...launcher import bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 HIDDEN = 2048
@@ -71,4 +72,4 @@ def shared_combine(routed: torch.Tensor, shared: torch.Tensor, gate: torch.Tenso
         routed.is_contiguous() and shared.is_contiguous() and gate.is_contiguous(),
         "routed, shared and the gate must be contiguous",
     )
-    return _SharedCombine.apply(routed, shared, gate)
+    return apply(_SharedCombine, routed, shared, gate)

@@ -18,6 +18,7 @@ import triton.language as tl
 
 from ...elementary_triton import exp
 from ...launcher import bucket, require
+from ...recording import apply
 from ...trees_triton import pair_sum
 
 # Pinned by the contract.
@@ -71,4 +72,4 @@ def shared_gate(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         f"x and weight must be bfloat16 [T, {HIDDEN}] and [1, {HIDDEN}], not {tuple(x.shape)} and {tuple(weight.shape)}",
     )
     require(x.is_contiguous() and weight.is_contiguous(), "x and weight must be contiguous")
-    return _SharedGate.apply(x, weight)
+    return apply(_SharedGate, x, weight)

@@ -16,21 +16,23 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...launcher import bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 HIDDEN = 64
 TOP_K = 2
 WEIGHTED = False
-LAUNCH = ((None, {"block": 1024, "num_warps": 4},),)
+LAUNCH = ((None, {"block": 512, "num_warps": 4},),)
 
 
 @triton.jit
 def _ranks(rows, stride, place, mask, FIRST: tl.constexpr, COUNT: tl.constexpr):
     """The balanced tree over COUNT ranks, a power of two, from rank FIRST."""
     if COUNT == 1:
-        return tl.load(rows + FIRST * stride + place, mask=mask, other=0.0)
+        return tl.load(rows + FIRST * stride + place, mask=mask, eviction_policy="evict_first")
     else:
         half: tl.constexpr = COUNT // 2
         left = _ranks(rows, stride, place, mask, FIRST, half)
@@ -42,8 +44,10 @@ def _expert_combine_kernel(parts, weights, out, tokens, HIDDEN: tl.constexpr, TO
                            WEIGHTED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < HIDDEN
+    mask = column < HIDDEN if HIDDEN % BLOCK else None
     stride = tokens.to(tl.int64) * (TOP_K * HIDDEN)
+    gdc_launch_dependents()
+    gdc_wait()
     total = tl.zeros((BLOCK,), tl.float32)
     for slot in tl.static_range(TOP_K):
         row = _ranks(parts, stride, (token * TOP_K + slot) * HIDDEN + column, mask, 0, RANKS)
@@ -60,7 +64,7 @@ def _forward(parts: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         launch = bucket(LAUNCH, tokens)
         _expert_combine_kernel[(tokens, triton.cdiv(HIDDEN, launch["block"]))](
             parts, weights, out, tokens, HIDDEN=HIDDEN, TOP_K=TOP_K, WEIGHTED=WEIGHTED, RANKS=ranks,
-            BLOCK=launch["block"], num_warps=launch["num_warps"], num_stages=1, enable_fp_fusion=False,
+            BLOCK=launch["block"], num_warps=launch["num_warps"], num_stages=1, enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return out
 
@@ -87,7 +91,7 @@ def expert_combine(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     Differentiable in rows and weights. Raises ValueError for other dtypes, sizes or layouts.
     """
     _check(rows[None], weights)
-    return _ExpertCombine.apply(rows, weights)
+    return apply(_ExpertCombine, rows, weights)
 
 
 def combine(parts: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -16,40 +16,45 @@ from math import gcd
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...expert_gradients import grouped_input_gradient, grouped_weight_gradient
-from ...expert_tiles import tiles
+from ...expert_tiles import programs, rows_of
 from ...hopper_gather import hopper_gather
 from ...launcher import bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 HIDDEN = 64
-LAUNCH = ((64, {"schedule": "tiles", "block_m": 16, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 4},), (None, {"schedule": "tiles", "block_m": 64, "block_n": 256, "block_k": 64, "num_warps": 4, "num_stages": 4},),)
+LAUNCH = ((2, {"schedule": "rows", "block_m": 16, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 5},), (64, {"schedule": "experts", "block_m": 16, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 4},), (128, {"schedule": "experts", "block_m": 32, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3},), (None, {"schedule": "specialised", "block_m": 16, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 5},),)
 
 
 @triton.jit(do_not_specialize=["top_k"])
-def _expert_gate_up_kernel(x, weight, order, table, out, top_k, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
-                           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """One tile: rows of one expert, gathered from their tokens, times BLOCK_N rows of the expert's weight."""
-    tile = table + tl.program_id(1) * 3
-    expert = tl.load(tile)
+def _expert_gate_up_kernel(x, weight, order, offsets, out, top_k, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
+                           EXPERTS: tl.constexpr, PADDED: tl.constexpr, SCHEDULE: tl.constexpr, BLOCK_M: tl.constexpr,
+                           BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """Rows of one expert, one, a tile of them or all, gathered from their tokens, by BLOCK_N rows of its weight."""
+    gdc_launch_dependents()
+    gdc_wait()
+    expert, first, end = rows_of(offsets, tl.program_id(1), SCHEDULE, BLOCK_M, EXPERTS, PADDED)
     if expert < 0:
         return
-    row = tl.load(tile + 1) + tl.arange(0, BLOCK_M)
-    live = row < tl.load(tile + 2)
-    token = tl.load(order + row, mask=live, other=0) // top_k
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     weight_row = expert.to(tl.int64) * COLUMNS + tl.minimum(column, COLUMNS - 1)
     feature = tl.arange(0, BLOCK_K)
-    a = x + token.to(tl.int64)[:, None] * HIDDEN + feature[None, :]
-    b = weight + weight_row[None, :] * HIDDEN + feature[:, None]
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for _ in range(0, HIDDEN, BLOCK_K):
-        acc = tl.dot(tl.load(a), tl.load(b), acc)
-        a += BLOCK_K
-        b += BLOCK_K
-    place = row.to(tl.int64)[:, None] * COLUMNS + column[None, :]
-    tl.store(out + place, acc.to(tl.bfloat16), mask=live[:, None] & (column < COLUMNS)[None, :])
+    for start in range(first, end, BLOCK_M):
+        row = start + tl.arange(0, BLOCK_M)
+        live = row < end
+        token = tl.load(order + row, mask=live, other=0) // top_k
+        a = x + token.to(tl.int64)[:, None] * HIDDEN + feature[None, :]
+        b = weight + weight_row[None, :] * HIDDEN + feature[:, None]
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for _ in range(0, HIDDEN, BLOCK_K):
+            acc = tl.dot(tl.load(a), tl.load(b), acc)
+            a += BLOCK_K
+            b += BLOCK_K
+        place = row.to(tl.int64)[:, None] * COLUMNS + column[None, :]
+        tl.store(out + place, acc.to(tl.bfloat16), mask=live[:, None] & (column < COLUMNS)[None, :])
 
 
 def _forward(x: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -59,12 +64,13 @@ def _forward(x: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, offsets
     if rows and launch["schedule"] == "specialised":
         hopper_gather(x, weight, order, offsets, out)
     elif rows:
-        table = tiles(offsets, rows, launch["block_m"])
-        _expert_gate_up_kernel[(triton.cdiv(columns, launch["block_n"]), table.shape[0])](
-            x, weight, order, table, out, rows // x.shape[0],
-            HIDDEN=HIDDEN, COLUMNS=columns, BLOCK_M=launch["block_m"], BLOCK_N=launch["block_n"],
-            BLOCK_K=gcd(launch["block_k"], HIDDEN),
-            num_warps=launch["num_warps"], num_stages=launch["num_stages"], enable_fp_fusion=False,
+        experts, block_m = weight.shape[0], launch["block_m"]
+        grid = (triton.cdiv(columns, launch["block_n"]), programs(launch["schedule"], rows, experts, block_m))
+        _expert_gate_up_kernel[grid](
+            x, weight, order, offsets, out, rows // x.shape[0], HIDDEN=HIDDEN, COLUMNS=columns, EXPERTS=experts,
+            PADDED=max(16, triton.next_power_of_2(experts)), SCHEDULE=launch["schedule"], BLOCK_M=block_m,
+            BLOCK_N=launch["block_n"], BLOCK_K=gcd(launch["block_k"], HIDDEN), num_warps=launch["num_warps"],
+            num_stages=launch["num_stages"], enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return out
 
@@ -105,4 +111,4 @@ def expert_gate_up(
         offsets.numel() == weight.shape[0] + 1 and (x.shape[0] == 0 or order.numel() % x.shape[0] == 0),
         f"order {tuple(order.shape)} and offsets {tuple(offsets.shape)} do not fit {tuple(x.shape)} and {tuple(weight.shape)}",
     )
-    return _ExpertGateUp.apply(x, weight, order, offsets)
+    return apply(_ExpertGateUp, x, weight, order, offsets)

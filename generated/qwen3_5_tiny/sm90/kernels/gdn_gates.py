@@ -18,6 +18,7 @@ import triton.language as tl
 from ... import gdn_pointwise_gradients as gradients
 from ...elementary_triton import exp, log
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 SHARDS = tuple(8 // size for size in (1, 2, 4,))
@@ -83,4 +84,4 @@ def gdn_gates(
     require(a.dtype == b.dtype == DTYPE, f"a and b must be {DTYPE}")
     require(a_log.dtype == dt_bias.dtype == torch.float32, "a_log and dt_bias must be torch.float32")
     require(not a.numel() or a.stride(1) == b.stride(1) == 1, "the last axes of a and b must be contiguous")
-    return _GdnGates.apply(a, b, a_log.contiguous(), dt_bias.contiguous())
+    return apply(_GdnGates, a, b, a_log.contiguous(), dt_bias.contiguous())

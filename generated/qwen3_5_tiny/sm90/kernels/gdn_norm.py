@@ -19,6 +19,7 @@ import triton.language as tl
 from ... import gdn_pointwise_gradients as gradients
 from ...elementary_triton import exp
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 from ...trees_triton import pair_sum
 
 # Pinned by the contract.
@@ -82,4 +83,4 @@ def gated_rms_norm(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor) ->
     require(weight.shape == (WIDTH.value,) and weight.is_contiguous(), f"weight must be contiguous, [{WIDTH.value}]")
     require(x.dtype == gate.dtype == weight.dtype == DTYPE, f"x, gate and weight must be {DTYPE}")
     require(not x.numel() or x.stride(2) == gate.stride(2) == 1, "the last axes of x and gate must be contiguous")
-    return _GatedRMSNorm.apply(x, gate, weight)
+    return apply(_GatedRMSNorm, x, gate, weight)

@@ -25,6 +25,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ...dense_products import aligned, check_operands, gradients
 from ...hopper_gemm import hopper_gemm
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 N = 64
@@ -36,7 +37,7 @@ LEAF_DTYPE = tl.constexpr({"fp32": tl.float32, "bf16": tl.bfloat16}["fp32"])
 MODEL_DTYPE = DTYPES["bf16"]
 OUT_DTYPE = {"model": MODEL_DTYPE, "fp32": torch.float32}["model"]
 SHARES = tuple(K // size for size in (1, 2, 4,) if LEAVES % size == 0)  # what one rank sums
-LAUNCH = ((16, {"schedule": "warps", "share": 2, "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 4, "group": 8, "overlap": True},), (64, {"schedule": "persistent", "share": 2, "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 16, "group": 8, "overlap": True},), (256, {"schedule": "persistent", "share": 2, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "share": 2, "block_m": 128, "block_n": 128, "num_warps": 4, "num_stages": 8, "group": 8, "overlap": True},),)
+LAUNCH = ((16, {"schedule": "warps", "share": 8, "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 4, "group": 8, "overlap": True},), (64, {"schedule": "persistent", "share": 8, "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 16, "group": 8, "overlap": True},), (8448, {"schedule": "persistent", "share": 8, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (16896, {"schedule": "persistent", "share": 8, "block_m": 128, "block_n": 64, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "share": 8, "block_m": 128, "block_n": 128, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},),)
 
 
 @triton.jit
@@ -168,18 +169,19 @@ def _subtree(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> t
         return out
     x = aligned(x)
     launch = bucket(LAUNCH, rows)
-    if launch["schedule"] == "persistent":
-        hopper_gemm(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
-    elif launch["schedule"] == "warps":
+    if launch["schedule"] == "warps":
         options = _options(launch)
-        options["num_warps"] = max(2, launch["num_warps"] * leaves // LEAVES)  # a rank with fewer leaves
-        options["num_stages"] = min(8, launch["num_stages"] * LEAVES // leaves)  # has room for more of each
+        options["num_warps"] = max(1, launch["num_warps"] * leaves // 8)  # fewer leaves need fewer warps, and leave
+        options["num_stages"] = min(8, launch["num_stages"] * 8 // leaves)  # room for more steps of each
         _matmul_warps_kernel[_grid(out, launch)](x, weight, out, rows, columns, leaves, **options)
     else:
         share = min(launch["share"], leaves)
-        grid = (*_grid(out, launch), leaves // share)
         nodes = out if share == leaves else x.new_empty((leaves // share, rows, columns), dtype=torch.float32)
-        _matmul_tiles_kernel[grid](x, weight, nodes, rows, columns, leaves, share, **_options(launch))
+        if launch["schedule"] == "persistent":
+            hopper_gemm(x, weight, nodes, leaves=share, leaf_dtype=LEAF_DTYPE.value, launch=launch)
+        else:
+            grid = (*_grid(out, launch), leaves // share)
+            _matmul_tiles_kernel[grid](x, weight, nodes, rows, columns, leaves, share, **_options(launch))
         if share < leaves:
             _combine(nodes, out, launch["overlap"])
     return out
@@ -229,7 +231,7 @@ def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     weight layouts.
     """
     require(x.shape[-1] == K, f"matmul: x {tuple(x.shape)} must have {K} columns; a rank's share goes to partial")
-    return _Subtree.apply(x, weight, OUT_DTYPE)
+    return apply(_Subtree, x, weight, OUT_DTYPE)
 
 
 def partial(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -237,7 +239,7 @@ def partial(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
     The shares of W ranks are contiguous leaves in rank order. Raises ValueError for other shapes, dtypes or layouts.
     """
-    return _Subtree.apply(x, weight, torch.float32)
+    return apply(_Subtree, x, weight, torch.float32)
 
 
 def combine(parts: torch.Tensor) -> torch.Tensor:
@@ -246,4 +248,4 @@ def combine(parts: torch.Tensor) -> torch.Tensor:
     require(
         parts.dim() == 3 and LEAVES % parts.shape[0] == 0, f"combine: {tuple(parts.shape)} are not [W, T, N], W | {LEAVES}"
     )
-    return _Combine.apply(parts)
+    return apply(_Combine, parts)

@@ -23,6 +23,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ...dense_products import aligned, check_operands, gradients
 from ...hopper_gemm import hopper_gemm
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 N = 256
@@ -111,4 +112,4 @@ def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     Each sum runs by ascending k in one fp32 accumulator of the tensor core and is rounded once. x may have any strides
     (a view that is not contiguous is copied). Raises ValueError for other shapes, dtypes or weight layouts.
     """
-    return _Matmul.apply(x, weight)
+    return apply(_Matmul, x, weight)

@@ -13,9 +13,11 @@ Rounding points, in order:
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...elementary_triton import exp
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 WIDTH = 128
@@ -29,6 +31,8 @@ def _silu_gate_kernel(gate_up, out, ROW: tl.constexpr, SIZE: tl.constexpr, BLOCK
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < SIZE
+    gdc_launch_dependents()
+    gdc_wait()
     gate = tl.load(gate_up + row * ROW + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * ROW + SIZE + column, mask=inside, other=0.0).to(tl.float32)
     result = tl.div_rn(gate, exp(-gate) + 1.0) * up
@@ -40,6 +44,8 @@ def _silu_gate_backward_kernel(gate_up, gradient, out, ROW: tl.constexpr, SIZE: 
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < SIZE
+    gdc_launch_dependents()
+    gdc_wait()
     gate = tl.load(gate_up + row * ROW + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * ROW + SIZE + column, mask=inside, other=0.0).to(tl.float32)
     incoming = tl.load(gradient + row * SIZE + column, mask=inside, other=0.0).to(tl.float32)
@@ -56,7 +62,7 @@ def _launch(kernel, gate_up, *tensors):
         free = bucket(LAUNCH, rows)
         kernel[rows, triton.cdiv(size, free["block"])](
             gate_up, *tensors, ROW=gate_up.stride(0), SIZE=size, BLOCK=free["block"],
-            num_warps=free["num_warps"], num_stages=1, enable_fp_fusion=False,
+            num_warps=free["num_warps"], num_stages=1, enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return tensors[-1]
 
@@ -84,4 +90,4 @@ def silu_gate(gate_up: torch.Tensor) -> torch.Tensor:
     require(gate_up.dim() == 2 and gate_up.shape[1] in widths, f"gate_up must be [T, n], n one of {sorted(widths)}")
     require(gate_up.dtype == DTYPE, f"gate_up must be {DTYPE}")
     require(gate_up.stride(1) == 1, "the last axis of gate_up must be contiguous")
-    return _SiluGate.apply(gate_up)
+    return apply(_SiluGate, gate_up)

@@ -26,6 +26,7 @@ from ...attention_tiles import attention_tiles
 from ...hopper_attention import fits, hopper_attention
 from ...hopper_attention_backward import hopper_attention_backward
 from ...launcher import bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 HEAD_DIM = 128
@@ -33,7 +34,7 @@ SCALE = 0.08838834764831845
 LOG2_SCALE = SCALE * 1.4426950408889634  # logits in units of log 2, so that every exponential is exp2
 KV_BLOCK = 64
 SPLIT = 1024
-LAUNCH = ((64, {"schedule": "warp_specialised", "block_m": 64, "num_warps": 4, "num_stages": 3, "programs": 264},), (None, {"schedule": "warp_specialised", "block_m": 128, "num_warps": 4, "num_stages": 4, "programs": 0},),)
+LAUNCH = ((64, {"schedule": "warp_specialised", "block_m": 64, "num_warps": 4, "num_stages": 4, "programs": 132},), (None, {"schedule": "warp_specialised", "block_m": 128, "num_warps": 4, "num_stages": 4, "programs": 0},),)
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, integers: dict[str, torch.Tensor]) -> None:
@@ -100,7 +101,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: tor
     Raises ValueError for other dtypes, head sizes, or strides that are no multiple of 16 bytes.
     """
     _check(q, k, v, {"cu_seqlens": cu_seqlens})
-    return _Attention.apply(q, k, v, cu_seqlens)
+    return apply(_Attention, q, k, v, cu_seqlens)
 
 
 def paged_attention(

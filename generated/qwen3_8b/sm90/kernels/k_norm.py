@@ -14,8 +14,10 @@ Rounding points, in order:
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 from ...trees_triton import pair_sum, pair_sum_all
 
 # Pinned by the contract.
@@ -55,6 +57,8 @@ def _rms_norm_kernel(
     column = tl.arange(0, PADDED)
     inside = (row < rows) & (column < WIDTH)[None, :]
     place = row // HEADS * OUTER + row % HEADS * INNER + column[None, :]
+    gdc_launch_dependents()
+    gdc_wait()
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         value += tl.load(residual + row * RESIDUAL + column[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -108,7 +112,7 @@ def _forward(x, residual, weight):
             view, view if residual is None else residual, weight, out, total, rows,
             HEADS=heads, OUTER=view.stride(0), INNER=view.stride(1),
             RESIDUAL=0 if residual is None else residual.stride(0), ADD=residual is not None, ROWS=free["rows"],
-            num_warps=free["num_warps"], num_stages=1, enable_fp_fusion=False,
+            num_warps=free["num_warps"], num_stages=1, enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return out, total
 
@@ -169,7 +173,7 @@ def _check(x, weight):
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x [..., WIDTH], weight [WIDTH] -> [..., WIDTH], contiguous. Raises ValueError on other shapes or dtypes."""
     _check(x, weight)
-    return _RMSNorm.apply(x, weight)
+    return apply(_RMSNorm, x, weight)
 
 
 def add_rms_norm(
@@ -183,4 +187,4 @@ def add_rms_norm(
     require(x.dim() == 2 and x.shape == residual.shape, f"x and residual must both be [T, {WIDTH.value}]")
     require(residual.dtype == DTYPE, f"residual must be {DTYPE}")
     require(residual.stride(1) == 1, "the last axis of residual must be contiguous")
-    return _AddRMSNorm.apply(x, residual, weight)
+    return apply(_AddRMSNorm, x, residual, weight)

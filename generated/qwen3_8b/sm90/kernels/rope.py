@@ -15,9 +15,11 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ... import rotary_angles
 from ...launcher import DTYPES, bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 HEAD_DIM = tl.constexpr(128)
@@ -44,48 +46,54 @@ def table_digest(length: int = MAX_POSITIONS.value) -> str:
     return rotary_angles.digest(table(length))
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["tokens"])
 def _rotary_kernel(
-    x, positions, angles, out, rows,
-    HEADS: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, SIGN: tl.constexpr, ROWS: tl.constexpr,
+    x, positions, angles, out, tokens,
+    HEADS: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, SIGN: tl.constexpr,
+    TOKENS: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    live = row < rows
-    token = row // HEADS
-    source = (x + token * TOKEN + row % HEADS * HEAD)[:, None]
-    target = (out + row * HEAD_DIM)[:, None]
-    position = tl.load(positions + token, mask=live, other=0)
-    known = live & (position >= 0) & (position < MAX_POSITIONS)
-
+    """TURNED heads of TOKENS tokens, which share the tokens' angles."""
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    head = tl.program_id(1) * TURNED + tl.arange(0, TURNED)[None, :, None]
+    gdc_launch_dependents()
+    gdc_wait()
+    position = tl.load(positions + token, mask=token < tokens, other=-1)
+    known = (position >= 0) & (position < MAX_POSITIONS)
     pair = tl.arange(0, 2 * HALF_PADDED)[None, :]
     angle = tl.load(
         angles + position[:, None] * (2 * HALF) + pair, mask=known[:, None] & (pair < 2 * HALF), other=float("nan")
     )
-    cosine, sine = tl.split(tl.reshape(angle, [ROWS, HALF_PADDED, 2]))
+    cosine, sine = tl.split(tl.reshape(angle, [TOKENS, 1, HALF_PADDED, 2]))
     sine = sine * SIGN
 
-    column = tl.arange(0, HALF_PADDED)[None, :]
-    inside = live[:, None] & (column < HALF)
+    token = token[:, None, None]
+    live = (token < tokens) & (head < HEADS)
+    source = x + token * TOKEN + head * HEAD
+    target = out + (token * HEADS + head) * HEAD_DIM
+    column = tl.arange(0, HALF_PADDED)[None, None, :]
+    inside = live & (column < HALF)
     first = tl.load(source + column, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(source + HALF + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(target + column, (first * cosine - second * sine).to(out.dtype.element_ty), inside)
     tl.store(target + HALF + column, (second * cosine + first * sine).to(out.dtype.element_ty), inside)
     if REST > 0:
-        column = tl.arange(0, REST_PADDED)[None, :]
-        inside = live[:, None] & (column < REST)
+        column = tl.arange(0, REST_PADDED)[None, None, :]
+        inside = live & (column < REST)
         tl.store(target + ROTARY_DIM + column, tl.load(source + ROTARY_DIM + column, mask=inside), inside)
 
 
 def _turn(x, positions, sign):
     x = x if x.stride(2) == 1 else x.contiguous()
     out = x.new_empty(x.shape)
-    rows = x.shape[0] * x.shape[1]
-    if rows:
-        free = bucket(LAUNCH, rows)
-        _rotary_kernel[(triton.cdiv(rows, free["rows"]),)](
-            x, positions.contiguous(), table(MAX_POSITIONS.value, x.device), out, rows,
-            HEADS=x.shape[1], TOKEN=x.stride(0), HEAD=x.stride(1), SIGN=sign, ROWS=free["rows"],
-            num_warps=free["num_warps"], num_stages=1, enable_fp_fusion=False,
+    tokens, heads = x.shape[:2]
+    if tokens * heads:
+        free = bucket(LAUNCH, tokens * heads)
+        turned = min(free["rows"], triton.next_power_of_2(heads))
+        together = free["rows"] // turned
+        _rotary_kernel[triton.cdiv(tokens, together), triton.cdiv(heads, turned)](
+            x, positions.contiguous(), table(MAX_POSITIONS.value, x.device), out, tokens,
+            HEADS=heads, TOKEN=x.stride(0), HEAD=x.stride(1), SIGN=sign, TOKENS=together, TURNED=turned,
+            num_warps=free["num_warps"], num_stages=1, enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return out
 
@@ -111,4 +119,4 @@ def rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     require(x.dim() == 3 and x.shape[2] == HEAD_DIM.value, f"x must be [T, heads, {HEAD_DIM.value}]")
     require(x.dtype == DTYPE, f"x must be {DTYPE}")
     require(positions.shape == x.shape[:1] and positions.dtype == torch.int64, "positions must be [T] int64")
-    return _Rotary.apply(x, positions)
+    return apply(_Rotary, x, positions)

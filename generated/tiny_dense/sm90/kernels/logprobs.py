@@ -16,10 +16,13 @@ Rounding points, in order:
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...elementary_triton import exp_nonpositive, log
 from ...gradients import log_softmax_logits
+from ...hopper_log_softmax import log_softmax_cluster
 from ...launcher import bucket, require
+from ...recording import apply
 from ...trees_triton import pair_sum, pair_sum_rows
 
 # Pinned by the contract.
@@ -29,7 +32,7 @@ TEMPERATURE = 1.0
 LEAVES = tl.constexpr(8)
 BLOCK = tl.constexpr(32)
 LANES = tl.constexpr(32)
-LAUNCH = ((None, {"num_warps": 4, "finish_block": 1024},),)
+LAUNCH = ((None, {"schedule": "cluster", "num_warps": 4, "finish_block": 1024},),)
 
 LEAF = tl.constexpr(256 // 8)
 RECIPROCAL = tl.constexpr(1.0 / 1.0)
@@ -55,9 +58,14 @@ def _shard_sums_kernel(logits, sums, first, leaves, WIDTH: tl.constexpr, ROW: tl
     column = (tl.arange(0, BLOCK // LANES) * LANES)[:, None] + tl.arange(0, LANES)[None, :]
     maximum = tl.full([1, 1], float("-inf"), tl.float32)
     lanes = tl.zeros([1, LANES], tl.float32)
+    logits += row * ROW + begin
+    gdc_launch_dependents()
+    gdc_wait()
+    following = tl.load(logits + column, mask=column < held, other=float("-inf"))
     for block in range(0, LEAF, BLOCK):
-        inside = block + column < held
-        z = tl.load(logits + row * ROW + begin + block + column, mask=inside, other=float("-inf")) * RECIPROCAL
+        z = following * RECIPROCAL
+        ahead = block + BLOCK + column  # read while this block is summed
+        following = tl.load(logits + ahead, mask=ahead < held, other=float("-inf"))
         raised = _larger(maximum, tl.reduce(tl.reduce(z, 0, _larger), 0, _larger))
         terms = exp_nonpositive(z - _finite(raised))
         lanes = lanes * exp_nonpositive(maximum - _finite(raised)) + pair_sum_rows(terms)
@@ -70,6 +78,8 @@ def _shard_sums_kernel(logits, sums, first, leaves, WIDTH: tl.constexpr, ROW: tl
 @triton.jit(do_not_specialize=["rows", "start"])
 def _shard_target_kernel(logits, targets, out, rows, start, WIDTH: tl.constexpr, ROW: tl.constexpr, SIZE: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    gdc_launch_dependents()
+    gdc_wait()
     target = tl.load(targets + row, mask=row < rows, other=-1)
     local = target - start
     inside = (local >= 0) & (local < WIDTH) & (target < VOCAB)
@@ -81,6 +91,8 @@ def _finish_kernel(sums, target_logit, normalisers, logprobs, rows, TARGET: tl.c
     row = (tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE))[:, None]
     live = row < rows
     place = row * (2 * LEAVES) + 2 * tl.arange(0, LEAVES)[None, :]
+    gdc_launch_dependents()
+    gdc_wait()
     maxima = tl.load(sums + place, mask=live, other=0.0)
     maximum = tl.expand_dims(tl.reduce(maxima, 1, _larger), 1) + 0.0  # -0.0 and +0.0 are one maximum
     scaled = tl.load(sums + place + 1, mask=live, other=1.0) * exp_nonpositive(maxima - _finite(maximum))
@@ -97,6 +109,8 @@ def _log_softmax_kernel(logits, normalisers, out, WIDTH: tl.constexpr, ROW: tl.c
     # From the last row back: those were read last and may still lie in the cache.
     row = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     column = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    gdc_launch_dependents()
+    gdc_wait()
     z = tl.load(logits + row * ROW + column, mask=column < WIDTH, other=0.0) * RECIPROCAL
     result = (z - tl.load(normalisers + row * 2)) - tl.load(normalisers + row * 2 + 1)
     tl.store(out + row * WIDTH + column, tl.where(column < VOCAB, result, float("-inf")), column < WIDTH)
@@ -108,6 +122,8 @@ def _shard_gradient_kernel(
 ):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    gdc_launch_dependents()
+    gdc_wait()
     z = tl.load(logits + row * ROW + column, mask=column < WIDTH, other=0.0) * RECIPROCAL
     probability = exp_nonpositive((z - tl.load(normalisers + row * 2)) - tl.load(normalisers + row * 2 + 1))
     chosen = tl.where(start + column == tl.load(targets + row), 1.0, 0.0)
@@ -116,7 +132,8 @@ def _shard_gradient_kernel(
 
 
 def _options(rows):
-    return {"num_warps": bucket(LAUNCH, rows)["num_warps"], "num_stages": 1, "enable_fp_fusion": False}
+    warps = bucket(LAUNCH, rows)["num_warps"]
+    return {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": False, "launch_pdl": True}
 
 
 def _tiles(rows, width):
@@ -195,10 +212,15 @@ def shard_gradient(
 class _LogSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits):
-        normalisers = normaliser(shard_sums(logits, start=0))
         rows, width = logits.shape
         out = logits.new_empty(rows, width)
-        if rows:
+        if rows and LEAVES.value <= 8 and bucket(LAUNCH, rows)["schedule"] == "cluster":
+            log_softmax_cluster(
+                logits, out, vocab=VOCAB.value, leaf=LEAF.value, leaves=LEAVES.value, block=BLOCK.value,
+                lanes=LANES.value, scale=RECIPROCAL.value,
+            )  # fmt: skip
+        elif rows:
+            normalisers = normaliser(shard_sums(logits, start=0))
             grid, size = _tiles(rows, width)
             tile = {"WIDTH": width, "ROW": logits.stride(0), "SIZE": size}
             _log_softmax_kernel[grid](logits, normalisers, out, **tile, **_options(rows))
@@ -253,11 +275,11 @@ def log_softmax(logits: torch.Tensor) -> torch.Tensor:
     A row with +inf or NaN, or with nothing but -inf, is NaN. Raises ValueError on other shapes, dtypes or strides.
     """
     _check_row(logits)
-    return _LogSoftmax.apply(logits)
+    return apply(_LogSoftmax, logits)
 
 
 def token_logprobs(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Logits [T, V] fp32 and targets [T] int64 -> the targets' log-probabilities [T] in nats, as in `log_softmax`."""
     _check_row(logits)
     _check_targets(logits, targets)
-    return _TokenLogprobs.apply(logits, targets)
+    return apply(_TokenLogprobs, logits, targets)

@@ -17,67 +17,71 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...expert_gradients import grouped_input_gradient, grouped_weight_gradient
-from ...expert_tiles import tiles
+from ...expert_tiles import programs, rows_of
 from ...hopper_experts import hopper_experts
 from ...launcher import bucket, require
+from ...recording import apply
 
 # Pinned by the contract.
 HIDDEN = 64
 WIDTH = 128
 LEAVES = 8
 LEAF = WIDTH // LEAVES
-LAUNCH = ((64, {"schedule": "tiles", "block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 3},), (512, {"schedule": "tiles", "block_m": 32, "block_n": 128, "num_warps": 4, "num_stages": 4},), (None, {"schedule": "tiles", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4},),)
+LAUNCH = ((2, {"schedule": "rows", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 4},), (64, {"schedule": "experts", "block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 3},), (256, {"schedule": "tiles", "block_m": 32, "block_n": 128, "num_warps": 4, "num_stages": 4},), (None, {"schedule": "tiles", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4},),)
 
 
 @triton.jit
-def _expert_down_kernel(hidden, weight, order, table, out, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
-                        LEAVES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                        BLOCK_K: tl.constexpr):  # fmt: skip
-    """One tile of a node: WIDTH columns in LEAVES leaves, each folded into the tree as soon as it is summed.
+def _expert_down_kernel(hidden, weight, order, offsets, out, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+                        LEAVES: tl.constexpr, EXPERTS: tl.constexpr, PADDED: tl.constexpr, SCHEDULE: tl.constexpr,
+                        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """BLOCK_N columns of a node, of one row of an expert, of a tile of them or of all.
 
-    Leaf i joins as many finished subtrees on its left as its index has trailing ones: one, two and four leaves wide.
+    WIDTH features in LEAVES leaves, each folded into the tree as soon as it is summed: leaf i joins as many finished
+    subtrees on its left as its index has trailing ones: one, two and four leaves wide.
     """
-    tile = table + tl.program_id(1) * 3
-    expert = tl.load(tile)
+    gdc_launch_dependents()
+    gdc_wait()
+    expert, first, end = rows_of(offsets, tl.program_id(1), SCHEDULE, BLOCK_M, EXPERTS, PADDED)
     if expert < 0:
         return
-    row = tl.load(tile + 1) + tl.arange(0, BLOCK_M)
-    end = tl.load(tile + 2)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     feature = tl.arange(0, BLOCK_K)
     weight_row = expert.to(tl.int64) * HIDDEN + tl.minimum(column, HIDDEN - 1)
-    a = hidden + tl.minimum(row, end - 1).to(tl.int64)[:, None] * WIDTH + feature[None, :]
-    b = weight + weight_row[None, :] * WIDTH + feature[:, None]
     steps: tl.constexpr = WIDTH // LEAVES // BLOCK_K
-    leaf = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    one = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    two = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    four = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for step in range(0, LEAVES * steps):
-        leaf = tl.dot(tl.load(a), tl.load(b), leaf)
-        a += BLOCK_K
-        b += BLOCK_K
-        if step % steps == steps - 1:
-            index = step // steps
-            if LEAVES > 1 and index % 2 == 1:
-                leaf = one + leaf
-                if LEAVES > 2 and index % 4 == 3:
-                    leaf = two + leaf
-                    if LEAVES > 4 and index == 7:
-                        four = four + leaf
+    for start in range(first, end, BLOCK_M):
+        row = start + tl.arange(0, BLOCK_M)
+        a = hidden + tl.minimum(row, end - 1).to(tl.int64)[:, None] * WIDTH + feature[None, :]
+        b = weight + weight_row[None, :] * WIDTH + feature[:, None]
+        leaf = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        one = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        two = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        four = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(0, LEAVES * steps):
+            leaf = tl.dot(tl.load(a), tl.load(b), leaf)
+            a += BLOCK_K
+            b += BLOCK_K
+            if step % steps == steps - 1:
+                index = step // steps
+                if LEAVES > 1 and index % 2 == 1:
+                    leaf = one + leaf
+                    if LEAVES > 2 and index % 4 == 3:
+                        leaf = two + leaf
+                        if LEAVES > 4 and index == 7:
+                            four = four + leaf
+                        else:
+                            four = leaf
                     else:
-                        four = leaf
+                        two = leaf
                 else:
-                    two = leaf
-            else:
-                one = leaf
-            leaf = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    root = one if LEAVES == 1 else two if LEAVES == 2 else four
-    slot = tl.load(order + row, mask=row < end, other=0)
-    place = slot.to(tl.int64)[:, None] * HIDDEN + column[None, :]
-    tl.store(out + place, root, mask=(row < end)[:, None] & (column < HIDDEN)[None, :])
+                    one = leaf
+                leaf = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        root = one if LEAVES == 1 else two if LEAVES == 2 else four
+        slot = tl.load(order + row, mask=row < end, other=0)
+        place = slot.to(tl.int64)[:, None] * HIDDEN + column[None, :]
+        tl.store(out + place, root, mask=(row < end)[:, None] & (column < HIDDEN)[None, :])
 
 
 def _forward(hidden: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -87,12 +91,13 @@ def _forward(hidden: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, of
     if rows and launch["schedule"] == "resident":
         hopper_experts(hidden, weight, order, offsets, out, width // LEAF)
     elif rows:
-        table = tiles(offsets, rows, launch["block_m"])
-        _expert_down_kernel[(triton.cdiv(HIDDEN, launch["block_n"]), table.shape[0])](
-            hidden, weight, order, table, out,
-            HIDDEN=HIDDEN, WIDTH=width, LEAVES=width // LEAF, BLOCK_M=launch["block_m"], BLOCK_N=launch["block_n"],
-            BLOCK_K=min(64, LEAF & -LEAF), num_warps=launch["num_warps"], num_stages=launch["num_stages"],
-            enable_fp_fusion=False,
+        experts, block_m = weight.shape[0], launch["block_m"]
+        grid = (triton.cdiv(HIDDEN, launch["block_n"]), programs(launch["schedule"], rows, experts, block_m))
+        _expert_down_kernel[grid](
+            hidden, weight, order, offsets, out, HIDDEN=HIDDEN, WIDTH=width, LEAVES=width // LEAF, EXPERTS=experts,
+            PADDED=max(16, triton.next_power_of_2(experts)), SCHEDULE=launch["schedule"], BLOCK_M=block_m,
+            BLOCK_N=launch["block_n"], BLOCK_K=min(64, LEAF & -LEAF), num_warps=launch["num_warps"],
+            num_stages=launch["num_stages"], enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return out
 
@@ -132,4 +137,4 @@ def expert_down(
         order.numel() == hidden.shape[0] and offsets.numel() == weight.shape[0] + 1,
         f"order {tuple(order.shape)} and offsets {tuple(offsets.shape)} do not fit {tuple(hidden.shape)} rows",
     )
-    return _ExpertDown.apply(hidden, weight, order, offsets)
+    return apply(_ExpertDown, hidden, weight, order, offsets)

@@ -99,16 +99,16 @@ def test_refused(check: str, engine: dict[str, Any]) -> None:
 
 
 def test_tensor_parallel(place: Workplace, engine: dict[str, Any]) -> None:
-    """Two ranks, each with half of the heads, of the states and of every expert's width: the bits of one."""
+    """Four ranks, each with a quarter of the heads, the states and the width of every expert: the bits of one."""
     one, cut = engine["runs"]["together"], 120
     chosen = [i for i, s in enumerate(one["sequences"]) if one["prompts"][i] < cut < len(s)]
     place.prompts = [one["sequences"][i][:cut] for i in chosen]
-    plain = {"max_num_batched_tokens": 100, "max_num_seqs": 4, "enforce_eager": True, "tensor_parallel_size": 2}
-    two = place.engine("tp2", {"name": "tp2", "engine": plain, "prompt_logprobs": True, "max_tokens": 4})["tp2"]
+    plain = {"max_num_batched_tokens": 100, "max_num_seqs": 4, "enforce_eager": True, "tensor_parallel_size": 4}
+    four = place.engine("tp4", {"name": "tp4", "engine": plain, "prompt_logprobs": True, "max_tokens": 4})["tp4"]
     compared = 0
-    for i, scored in zip(chosen, two["prompt"], strict=True):
+    for i, scored in zip(chosen, four["prompt"], strict=True):
         decoded = one["sampled"][i][: cut - one["prompts"][i]]
         assert differing(scored[one["prompts"][i] - 1 :], decoded) == 0
         compared += len(decoded)
     assert compared > 200
-    assert place.fingerprints(two["fingerprints"]) == place.fingerprints()
+    assert place.fingerprints(four["fingerprints"]) == place.fingerprints()

@@ -18,7 +18,10 @@ Row = Mapping[str, Any]
 
 
 def graph(function: Callable[[], object], repeats: int = 1) -> Callable[[], None]:
-    """`function`, captured `repeats` times over into one CUDA graph after a warm-up; calling it replays the graph."""
+    """`function`, captured `repeats` times over into one CUDA graph after a warm-up; calling it replays the graph.
+
+    What it returns keeps `function`: the tensors that the graph reads must outlive it.
+    """
     import torch
 
     stream = torch.cuda.Stream()
@@ -31,7 +34,11 @@ def graph(function: Callable[[], object], repeats: int = 1) -> Callable[[], None
     with torch.cuda.graph(captured):
         for _ in range(repeats):
             function()
-    return captured.replay
+
+    def replay(_: Callable[[], object] = function) -> None:
+        captured.replay()
+
+    return replay
 
 
 def paired(ours: Callable[[], object], peer: Callable[[], object], rounds: int = 25) -> tuple[float, float]:

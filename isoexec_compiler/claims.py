@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,12 +99,11 @@ def _claims(plan: Plan) -> Iterator[tuple[str, str, str]]:
                 yield f"tolerance {' '.join(cases)}", "tolerance", ""
 
 
-def standings(plan: Plan, facts: Facts, tree: Tree, folder: Path, *, here: bool) -> list[Standing]:
-    """Every need of a package in `folder` with what evidence there is; `here`: that counts for this machine."""
+def standings(plan: Plan, facts: Facts, tree: Tree, proved: Iterable[Record], *, here: bool) -> list[Standing]:
+    """Every need of a package with what evidence there is; `here`: that counts for this machine."""
     records: dict[tuple[str, str, str], list[Record]] = {}
-    for _, record in evidence.read(folder):
-        if record:
-            records.setdefault((record.target, record.module, record.law), []).append(record)
+    for one in proved:
+        records.setdefault((one.target, one.module, one.law), []).append(one)
     known_modules = {(target, module) for target, module, _ in records}
     digests = {
         kernel.path: evidence.kernel_digest(kernel, facts, tree)
@@ -112,14 +111,14 @@ def standings(plan: Plan, facts: Facts, tree: Tree, folder: Path, *, here: bool)
         if (kernel.target, kernel.module) in known_modules
     }
     tools = {target: machine.toolchain(target) for target in plan.targets} if here else {}
-    found = []
+    judgements = []
     for need in needs(plan):
         kernel = need.kernel
         known = records.get((kernel.target, kernel.module, need.law.name), [])
         judged = [(_reason(r, digests[kernel.path], tools.get(kernel.target)), r) for r in known]
         reason, record = min(judged, key=lambda pair: pair[0] != "", default=("missing", None))
-        found.append(Standing(need=need, record=record, reason=reason))
-    return found
+        judgements.append(Standing(need=need, record=record, reason=reason))
+    return judgements
 
 
 def _reason(record: Record, digest: str, tools: dict[str, str] | None) -> str:
@@ -136,14 +135,15 @@ def _reason(record: Record, digest: str, tools: dict[str, str] | None) -> str:
 
 def shortfalls(plan: Plan, facts: Facts, tree: Tree, folder: Path) -> tuple[Drift, ...]:
     """What evidence lacks, one finding for each target, claim and reason; altered files first."""
+    records = dict(evidence.read(folder))
     found = [
         Drift(code=ALTERED.id, subject=path.relative_to(folder).as_posix(), detail="is not the record its name says")
-        for path, record in evidence.read(folder)
+        for path, record in records.items()
         if record is None
     ]
     groups: dict[tuple[str, str, str], list[Standing]] = {}
     counts: dict[tuple[str, str], int] = {}
-    for standing in standings(plan, facts, tree, folder, here=True):
+    for standing in standings(plan, facts, tree, filter(None, records.values()), here=True):
         place = standing.need.kernel.target, standing.need.claim
         counts[place] = counts.get(place, 0) + 1
         if standing.reason:

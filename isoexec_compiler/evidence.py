@@ -110,13 +110,9 @@ def kernel_digest(kernel: Kernel, facts: Facts, tree: Tree) -> str:
     while pending:
         used |= pending
         pending = {f"{name}.py" for path in pending for name in imports(tree[path])} & tree.keys() - used
-    support = (f"{policy}support.{path.removesuffix('.py')}.source" for path in used)
-    about = {
-        key: value
-        for key, value in facts.items()
-        if key.startswith((f"{policy}kernels.{kernel.module}.", launch)) or key in set(support)
-    }
-    return digest("kernel", about)
+    about = {f"{policy}support.{path.removesuffix('.py')}.source" for path in used} & facts.keys()
+    about |= {key for key in facts if key.startswith((f"{policy}kernels.{kernel.module}.", launch))}
+    return digest("kernel", {key: facts[key] for key in about})
 
 
 def text(found: Record) -> str:

@@ -23,13 +23,19 @@ def read(folder: Path) -> dict[str, bytes]:
 
     What other commands keep there (evidence, `ptx.lock`) and caches are left out.
     """
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in _files(folder)}
+    return {path: Path(folder, path).read_bytes() for path in sorted(_files(folder, ""))}
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        parts = path.relative_to(folder).parts
-        if path.is_file() and parts[0] not in KEPT and not IGNORED.intersection(parts):
+def _files(folder: Path | str, below: str) -> Iterator[str]:
+    if not os.path.isdir(folder):
+        return
+    for entry in os.scandir(folder):
+        path = f"{below}{entry.name}"
+        if path in KEPT or entry.name in IGNORED:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(entry.path, f"{path}/")
+        elif entry.is_file():
             yield path
 
 

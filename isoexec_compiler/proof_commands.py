@@ -69,13 +69,14 @@ def reveal(
 
 def support(contracts: console.Contracts, output: console.Output = Path("generated")) -> None:
     """Print the table of what the evidence of generated packages shows."""
-    from isoexec_compiler import claims, proof_report
+    from isoexec_compiler import claims, evidence, proof_report
 
     packages = []
     for path in contracts:
         package = pipeline.build(console.load(console.read(path), path, None))
         folder = output / package.plan.contract
-        found = claims.standings(package.plan, package.facts, package.tree, folder, here=False)
+        records = (record for _, record in evidence.read(folder) if record)
+        found = claims.standings(package.plan, package.facts, package.tree, records, here=False)
         packages.append((package.plan.contract, found))
     sys.stdout.write(proof_report.support(packages))
 

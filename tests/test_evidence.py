@@ -111,6 +111,19 @@ def test_another_kernel_text_makes_its_own_evidence_stale_and_no_other(copy: Pat
     assert required(copy).exit_code == 1
 
 
+def test_a_kernel_digest_depends_on_every_support_module_it_reaches(proved: Path) -> None:
+    found, _ = package(proved)
+    kernel = next(k for k in found.plan.kernels if k.region == "attn_norm")
+    before = evidence.kernel_digest(kernel, found.facts, found.tree)
+    moved = set()
+    for fact in found.facts:
+        if fact.startswith("numerical_policy.cpu.support."):
+            changed = {**found.facts, fact: "sha256:0"}
+            if evidence.kernel_digest(kernel, changed, found.tree) != before:
+                moved.add(fact.removeprefix("numerical_policy.cpu.support.").removesuffix(".source"))
+    assert moved == {"elementary", "launcher", "trees"}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from isoexec_compiler import output as output_tree
 from isoexec_compiler import pipeline, proof_commands, summary
 from isoexec_compiler.codes import all_codes
 from isoexec_compiler.console import (
@@ -32,6 +33,8 @@ from isoexec_compiler.console import (
     stop,
 )
 from isoexec_compiler.diagnostics import suggest
+from isoexec_compiler.drift import Drift
+from isoexec_compiler.pipeline import Package
 from isoexec_compiler.source import readable
 
 app = typer.Typer(
@@ -88,8 +91,6 @@ def verify(
     ] = False,
 ) -> None:
     """Check that generated packages are what their contracts compile to, and say why where they are not."""
-    from isoexec_compiler import claims
-
     wrong = False
     for path in contracts:
         package = pipeline.build(load(read(path), path, format))
@@ -98,16 +99,27 @@ def verify(
         if deep and not (problems or drifts):
             problems, drifts = pipeline.verify_deep(package, folder)
         if not (problems or drifts):
-            lacking = claims.shortfalls(package.plan, package.facts, package.tree, folder)
-            drifts = lacking if require_evidence else tuple(one for one in lacking if one.code in claims.AGAINST)
-            if quiet := len(lacking) - len(drifts):
-                note = f"{quiet} claims lack evidence; --require-evidence lists them"
-                sys.stderr.write(f"{package.plan.contract}: {note}\n")
+            drifts, note = _evidence(package, folder, require_evidence)
+            sys.stderr.write(note)
         wrong |= bool(problems or drifts)
         sys.stdout.write(problems_text(problems, {}, format) + drifts_text(drifts, path, folder, format))
         if not (problems or drifts) and chosen(format) is not Format.JSON:
             sys.stdout.write(f"{package.plan.contract}: verified, {len(package.tree)} files\n")
     raise typer.Exit(WRONG if wrong else 0)
+
+
+def _evidence(package: Package, folder: Path, required: bool) -> tuple[tuple[Drift, ...], str]:
+    """What the evidence of a package says against it, and a remark on what it does not say; the laws are asked only
+    where there is evidence, or must be."""
+    name = package.plan.contract
+    if not required and not (folder / output_tree.EVIDENCE).is_dir():
+        return (), f"{name}: no evidence; --require-evidence lists what its claims need\n"
+    from isoexec_compiler import claims
+
+    lacking = claims.shortfalls(package.plan, package.facts, package.tree, folder)
+    drifts = lacking if required else tuple(one for one in lacking if one.code in claims.AGAINST)
+    quiet = len(lacking) - len(drifts)
+    return drifts, f"{name}: {quiet} claims lack evidence; --require-evidence lists them\n" if quiet else ""
 
 
 app.command()(proof_commands.prove)

@@ -22,7 +22,7 @@ from isoexec_compiler.template_files import imports
 if TYPE_CHECKING:
     from isoexec_compiler.law import Finding
 
-FOLDER = "evidence"
+FOLDER = output.EVIDENCE
 VERSION = 1
 
 

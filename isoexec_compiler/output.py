@@ -14,7 +14,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-KEPT = frozenset({"evidence", "ptx.lock"})
+EVIDENCE = "evidence"
+KEPT = frozenset({EVIDENCE, "ptx.lock"})
 IGNORED = frozenset({"__pycache__"})
 
 

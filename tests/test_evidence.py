@@ -83,7 +83,7 @@ def test_a_package_without_evidence_verifies_and_not_where_evidence_is_required(
     done = isoexec(tmp_path, "verify")
     assert done.exit_code == 0
     assert "verified" in done.stdout
-    assert "claims lack evidence; --require-evidence lists them" in done.stderr
+    assert "no evidence; --require-evidence lists what its claims need" in done.stderr
     done = required(tmp_path)
     assert done.exit_code == 1
     for claim in ("every kernel", "topology tp 1 2 4", "topology sp", "state kv_cache", "tolerance engine_decode"):

@@ -7,6 +7,28 @@ from collections.abc import Iterator
 from isoexec_compiler.reduction import ReductionTree
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
+# Shared by the matrix products.
+BLOCK_K = Field(
+    type="int",
+    choices=(16, 32, 64, 128),
+    doc="k taken per step: the cpu order depends on it; on sm90 no bit was seen to move, and it is pinned too",
+)
+TILE_LAUNCH = {
+    "block_m": Field(
+        type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile; persistent: 64, or else 128"
+    ),
+    "block_n": Field(type="int", choices=(16, 32, 64, 128, 256), free=True, doc="outputs of a tile, at most what fits"),
+    "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile; persistent has its own"),
+    "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
+    "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
+    "overlap": Field(
+        type="bool",
+        choices=(False, True),
+        free=True,
+        doc="programmatic dependent launch: start while the kernel before still runs",
+    ),
+}
+
 
 def _tree(attributes: Values, constants: Values) -> ReductionTree:
     block = int(constants["block_k"])
@@ -54,13 +76,7 @@ IMPLEMENTATION = Implementation(
         "the sum is rounded once to the model dtype (out fp32: not rounded)",
     ),
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
-    constants={
-        "block_k": Field(
-            type="int",
-            choices=(16, 32, 64, 128),
-            doc="k taken per step: the cpu order depends on it; on sm90 no bit was seen to move, and it is pinned too",
-        )
-    },
+    constants={"block_k": BLOCK_K},
     launch={
         "sm90": {
             "schedule": Field(
@@ -70,23 +86,7 @@ IMPLEMENTATION = Implementation(
                 doc="tiles: one program a tile; persistent: warp-specialised, block_k 64 only; cublas: the vendor's "
                 "product, only for shapes and rows where the law found it equal on the device",
             ),
-            "block_m": Field(
-                type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile; persistent: 64, or else 128"
-            ),
-            "block_n": Field(
-                type="int", choices=(16, 32, 64, 128, 256), free=True, doc="outputs of a tile, at most what fits"
-            ),
-            "num_warps": Field(
-                type="int", choices=(1, 2, 4, 8), free=True, doc="warps of a tile; persistent has its own"
-            ),
-            "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
-            "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
-            "overlap": Field(
-                type="bool",
-                choices=(False, True),
-                free=True,
-                doc="programmatic dependent launch: start while the kernel before still runs",
-            ),
+            **TILE_LAUNCH,
         }
     },
     tree=_tree,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from isoexec_compiler.implementations.matmul_sequential import BLOCK_K, TILE_LAUNCH
 from isoexec_compiler.reduction import ReductionTree
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
@@ -63,11 +64,7 @@ IMPLEMENTATION = Implementation(
     constants={
         "leaves": Field(type="int", choices=(2, 4, 8), doc="leaves of the whole axis, over all ranks"),
         "leaf_dtype": Field(type="enum", choices=("fp32", "bf16"), doc="dtype that a leaf is rounded to"),
-        "block_k": Field(
-            type="int",
-            choices=(16, 32, 64, 128),
-            doc="k taken per step: the cpu order depends on it; on sm90 no bit was seen to move, and it is pinned too",
-        ),
+        "block_k": BLOCK_K,
     },
     launch={
         "sm90": {
@@ -81,25 +78,12 @@ IMPLEMENTATION = Implementation(
             "share": Field(
                 type="int", choices=(1, 2, 4, 8), free=True, doc="leaves of one program (tiles, persistent)"
             ),
-            "block_m": Field(
-                type="int", choices=(16, 32, 64, 128), free=True, doc="rows of a tile; persistent: 64, or else 128"
-            ),
-            "block_n": Field(
-                type="int", choices=(16, 32, 64, 128, 256), free=True, doc="outputs of a tile, at most what fits"
-            ),
+            **TILE_LAUNCH,
             "num_warps": Field(
                 type="int",
                 choices=(1, 2, 4, 8),
                 free=True,
                 doc="warps of a tile, of one with eight leaves for the schedule warps; persistent has its own",
-            ),
-            "num_stages": Field(type="int", minimum=2, maximum=16, free=True, doc="tiles in flight, at most what fits"),
-            "group": Field(type="int", choices=(1, 4, 8, 16), free=True, doc="row tiles that share weights in L2"),
-            "overlap": Field(
-                type="bool",
-                choices=(False, True),
-                free=True,
-                doc="programmatic dependent launch: start while the kernel before still runs",
             ),
         }
     },

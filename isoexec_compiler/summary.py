@@ -10,8 +10,6 @@ from isoexec_compiler.drift import Drift
 from isoexec_compiler.pipeline import Package
 from isoexec_compiler.report import visible
 
-SHORT = 16
-
 
 def package(found: Package, folder: Path, *, changed: bool) -> str:
     """Kernels, adapters and the digests of each target, or `unchanged`."""

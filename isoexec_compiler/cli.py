@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from isoexec_compiler import output as output_tree
 from isoexec_compiler import pipeline, proof_commands, summary
 from isoexec_compiler.codes import all_codes
 from isoexec_compiler.console import (
@@ -109,17 +108,18 @@ def verify(
 
 
 def _evidence(package: Package, folder: Path, required: bool) -> tuple[tuple[Drift, ...], str]:
-    """What the evidence of a package says against it, and a remark on what it does not say; the laws are asked only
-    where there is evidence, or must be."""
-    name = package.plan.contract
-    if not required and not (folder / output_tree.EVIDENCE).is_dir():
-        return (), f"{name}: no evidence; --require-evidence lists what its claims need\n"
+    """What the evidence of a package says against it, and a remark where there is none; what it does not say is asked
+    only where it must say all, or where a record speaks against a kernel."""
+    from isoexec_compiler import evidence
+
+    records = [record for _, record in evidence.read(folder)]
+    if not required and all(record and record.supports for record in records):
+        remark = "no evidence; --require-evidence lists what its claims need"
+        return (), "" if records else f"{package.plan.contract}: {remark}\n"
     from isoexec_compiler import claims
 
     lacking = claims.shortfalls(package.plan, package.facts, package.tree, folder)
-    drifts = lacking if required else tuple(one for one in lacking if one.code in claims.AGAINST)
-    quiet = len(lacking) - len(drifts)
-    return drifts, f"{name}: {quiet} claims lack evidence; --require-evidence lists them\n" if quiet else ""
+    return lacking if required else tuple(one for one in lacking if one.code in claims.AGAINST), ""
 
 
 app.command()(proof_commands.prove)

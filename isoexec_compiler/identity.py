@@ -28,12 +28,14 @@ from isoexec_compiler.render import Tree, environment, kernel_texts, masked
 from isoexec_compiler.template_files import Templates
 
 Facts = Mapping[str, Value]
-# What can hold a `#` or a quote that is not one, and the brackets inside which a string is no statement.
+# What can hold a `#` or a quote that is not one, and the brackets inside which a string is no statement. Each branch
+# begins with a plain character: the search then skips to the next one quickly.
 LEXEME = re.compile(
-    r"""[rbuf]{0,2}(?:\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+    r"""\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
     r"|#[^\n]*|[()\[\]{}]",
-    re.DOTALL | re.IGNORECASE,
+    re.DOTALL,
 )
+PREFIXES = frozenset(("", "r", "b", "u", "rb", "br"))
 STATEMENT_END = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|$)")
 CUT = "\0"
 
@@ -103,12 +105,11 @@ def _remarks(source: str) -> Iterator[tuple[int, int]]:
                 depth -= 1
             case "#":
                 yield start, stop
-            case "f" | "F":
-                pass
             case _ if not depth and STATEMENT_END.match(source, stop):
                 line = source.rfind("\n", 0, start) + 1
-                if not source[line:start].strip() and source[line - 2 : line] != "\\\n":
-                    yield start, stop
+                prefix = source[line:start].lstrip()
+                if prefix.lower() in PREFIXES and source[line - 2 : line] != "\\\n":
+                    yield start - len(prefix), stop
 
 
 def facts(plan: Plan, tree: Tree, templates: Templates) -> dict[str, Value]:

@@ -79,13 +79,16 @@ def _mlp(model: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def weights(contract: Mapping[str, Any], *, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Random weights whose logits spread over several units, and whose GDN states live for some tokens."""
+def weights(contract: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Random weights whose logits spread over several units, and whose GDN states live for some tokens.
+
+    Another kind of device draws other numbers.
+    """
     regions, dtype = contract["regions"], DTYPES[contract["model"]["dtype"]]
     centre = 0 if regions["final_norm"]["attributes"]["gamma"] == "one_plus" else 1
-    generator, tensors = torch.Generator().manual_seed(seed), {}
+    generator, tensors = torch.Generator(device).manual_seed(seed), {}
     for name, shape in shapes(contract).items():
-        values = torch.randn(shape, generator=generator)
+        values = torch.randn(shape, generator=generator, device=device)
         match name.rsplit(".", 2)[-2:]:
             case [_, "A_log" | "dt_bias"]:
                 tensors[name] = 0.5 * values - 1  # they stay in fp32
@@ -98,10 +101,10 @@ def weights(contract: Mapping[str, Any], *, seed: int = 0) -> dict[str, torch.Te
     return tensors
 
 
-def write_model(folder: Path, contract: Mapping[str, Any], *, seed: int = 0) -> None:
+def write_model(folder: Path, contract: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> None:
     """`config.json` and `model.safetensors` of a random model."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(weights(contract, seed=seed), folder / "model.safetensors")
+    save_file(weights(contract, seed=seed, device=device), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(_config(contract["model"])))
 
 

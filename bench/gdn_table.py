@@ -1,9 +1,10 @@
-"""The gated delta rule's five columns by three rows: `python -m bench.gdn_table [--quick]`, in CUDA graphs, paired.
+"""The gated delta rule's five columns by three rows: `python -m bench.gdn_table [--only PART]`, in CUDA graphs.
 
-Columns: native (chunk kernels, then a recurrent step), chunk everywhere, recurrent everywhere, CPR, RXC. Rows: trainer
-forward and backward, rollout prefill into the caches, rollout decode: eight consecutive steps of lanes spread over a
-chunk, and steps in which all lanes fill their chunk together. Peers: flash-linear-attention's chunk kernels, tuned by
-its own search, and our fp32 recurrent step at the best of its launches. Rows are saved as they come.
+Columns: native (chunk kernels, then a recurrent step), chunk everywhere, recurrent everywhere, CPR, RXC. Packed rows,
+in `results/gdn_packed.json`: trainer forward and backward, and rollout prefill into the caches, paired with
+flash-linear-attention's chunk kernels, tuned by its own search. Decode rows, in `results/gdn_decode.json`: eight
+consecutive steps of lanes spread over a chunk, and steps in which all lanes fill their chunk together, paired with our
+fp32 recurrent step at the best of its launches. Rows are saved as they come.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -25,11 +26,11 @@ from bench.gdn_cases import RECURRENT, attributes, compile_launchers, recurrent,
 from tests.support.rendering import render_kernel
 
 COLUMNS = {
-    "native": ("gdn_native_chunk", "gdn_native_step"),
-    "chunk": ("gdn_chunk_everywhere",) * 2,
-    "recurrent": ("gdn_recurrent_everywhere",) * 2,
-    "cpr": ("gdn_cpr",) * 2,
     "rxc": ("gdn_rxc",) * 2,
+    "cpr": ("gdn_cpr",) * 2,
+    "native": ("gdn_native_chunk", "gdn_native_step"),
+    "recurrent": ("gdn_recurrent_everywhere",) * 2,
+    "chunk": ("gdn_chunk_everywhere",) * 2,
 }
 GOALS = {
     ("rxc", "train"): "<=0.92",
@@ -41,6 +42,8 @@ GOALS = {
     ("cpr", "decode B=64"): "<1.38",
     ("cpr", "decode B=256"): "<1.38",
 }
+PARTS = ("packed", "decode")
+PEER = "FLA chunk"
 SLOW = 5.0  # milliseconds from which few timed calls are enough
 STEPS = 8
 
@@ -55,29 +58,43 @@ def timed(ours: Callable[[], object], peer: Callable[[], object]) -> tuple[float
     return harness.paired(harness.graph(ours), peer, rounds=5 if slow else 15)
 
 
-def training(tokens: int, fla: Callable[..., Any]) -> Iterator[harness.Row]:
-    given, cu = rows(tokens, 32), torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
-    inputs, grad = tuple(x.requires_grad_() for x in given.values()), torch.randn_like(given["v"])
+def training(tokens: int, rule: Callable[..., torch.Tensor]) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """Forward and backward of all five inputs; `rule` takes them."""
+    inputs = tuple(x.requires_grad_() for x in rows(tokens, 32).values())
+    grad = torch.randn(inputs[2].shape, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).bfloat16()
+    return lambda: torch.autograd.grad(rule(*inputs), inputs, grad)
 
-    def run(rule: Callable[..., torch.Tensor]) -> None:
-        torch.autograd.grad(rule(*inputs), inputs, grad)
 
-    peer = harness.graph(partial(run, lambda *x: fla(*(part[None] for part in x))[0][0]))
-    for column in reversed(COLUMNS):
+def prefill(tokens: int, kernel: ModuleType) -> Callable[[], torch.Tensor]:
+    slots, cu = torch.ones(1, dtype=torch.int32, device="cuda"), whole(tokens)
+    state = kernel.new_caches(2, "cuda")
+    return partial(kernel.gated_delta_extend, **rows(tokens, 32), cu_seqlens=cu, state=state, slots=slots)
+
+
+def whole(tokens: int) -> torch.Tensor:
+    return torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
+
+
+def native_rule(*inputs: torch.Tensor, final: bool = False) -> torch.Tensor:
+    return fla_chunk()(*(x[None] for x in inputs), output_final_state=final)[0][0]
+
+
+def packed() -> Iterator[harness.Row]:
+    sizes = (8192, 16384)
+    native = {("train", n): training(n, native_rule) for n in sizes}
+    native |= {("prefill", n): partial(native_rule, *rows(n, 32).values(), final=True) for n in sizes}
+    peers = {case: harness.graph(call) for case, call in native.items()}
+    for column in COLUMNS:
         kernel = module(column, False, 32)
-        times = timed(partial(run, lambda *x, k=kernel: k.gated_delta_rule(*x, cu)), peer)
-        yield row(column, "train", f"T={tokens}", times, "FLA chunk", 3 * forward_floor(tokens, 32))
-
-
-def prefill(tokens: int, fla: Callable[..., Any]) -> Iterator[harness.Row]:
-    given, cu = rows(tokens, 32), torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
-    slots = torch.ones(1, dtype=torch.int32, device="cuda")
-    peer = harness.graph(partial(fla, **{n: x[None] for n, x in given.items()}, output_final_state=True))
-    for column in reversed(COLUMNS):
-        kernel = module(column, False, 32)
-        state = kernel.new_caches(2, "cuda")
-        times = timed(partial(kernel.gated_delta_extend, **given, cu_seqlens=cu, state=state, slots=slots), peer)
-        yield row(column, "prefill", f"T={tokens}", times, "FLA chunk", forward_floor(tokens, 32))
+        for (kind, tokens), peer in peers.items():
+            rule = partial(kernel.gated_delta_rule, cu_seqlens=whole(tokens))
+            call = training(tokens, rule) if kind == "train" else prefill(tokens, kernel)
+            if column == "rxc" and kind == "train":
+                apart = zip(native[kind, tokens](), call(), strict=True)
+                errors = [f"{float((a - b).float().norm() / b.float().norm()):.1e}" for a, b in apart]
+                print(f"gradients of q, k, v, g, beta, peer's from ours: {errors}", flush=True)
+            floor = forward_floor(tokens, 32) * (3 if kind == "train" else 1)
+            yield row(column, kind, f"T={tokens}", timed(call, peer), PEER, floor)
 
 
 def decode(lanes: int) -> Iterator[harness.Row]:
@@ -98,7 +115,7 @@ def decode(lanes: int) -> Iterator[harness.Row]:
     graphs = [(harness.graph(steps(recurrent(16, launch), places["decode"])), launch) for launch in RECURRENT]
     peer, chosen = min(graphs, key=lambda found: sorted(harness.once(found[0]) for _ in range(7))[3])
     for kind, positions in places.items():
-        for column in ("rxc", "cpr", "native", "recurrent", "chunk") if kind == "decode" else ("rxc", "cpr"):
+        for column in COLUMNS if kind == "decode" else ("rxc", "cpr"):
             ours, theirs = timed(steps(module(column, True, 16), positions), peer)
             times, name = (ours / STEPS, theirs / STEPS), f"fp32 step {chosen}"
             yield row(column, f"{kind} B={lanes}", "", times, name, decode_floor(lanes, 16))
@@ -109,13 +126,18 @@ def row(column: str, kind: str, size: str, times: tuple[float, float], peer: str
     return harness.row(name, times[0], peer, times[1], floor, GOALS.get((column, kind), ""))
 
 
-def compile_all() -> None:
+def compile_all(parts: tuple[str, ...]) -> None:
     """Every kernel of ours into Triton's cache, in processes beside one another, before anything is timed."""
-    packed, step = {"gated_delta_rule": 8192, "gated_delta_extend": 8192}, {"gated_delta_step": 64}
     jobs: list[tuple[str, int, dict[str, int], dict[str, int]]] = []
     for prefilling, decoding in COLUMNS.values():
-        jobs += [(prefilling, 32, {}, packed), (decoding, 16, {}, step)]
-    jobs += [("gdn_native_step", 16, {"recurrent_block_v": b, "recurrent_warps": w}, step) for b, w in RECURRENT]
+        if "packed" in parts:
+            jobs += [(prefilling, 32, {}, {name: 8192}) for name in ("gated_delta_rule", "gated_delta_extend")]
+        if "decode" in parts:
+            jobs.append((decoding, 16, {}, {"gated_delta_step": 64}))
+    if "decode" in parts:
+        for launch in RECURRENT:
+            chosen = dict(zip(("recurrent_block_v", "recurrent_warps"), launch, strict=True))
+            jobs.append(("gdn_native_step", 16, chosen, {"gated_delta_step": 64}))
     with multiprocessing.get_context("fork").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
         for job, reason in zip(jobs, pool.map(compile_launchers, jobs, chunksize=1), strict=True):
             if reason:
@@ -123,40 +145,37 @@ def compile_all() -> None:
 
 
 def peer_once() -> None:
-    inputs = tuple(x.requires_grad_() for x in rows(8192, 32).values())
-    out = fla_chunk()(*(x[None] for x in inputs), output_final_state=True)[0]
-    out.backward(out)
+    training(512, partial(native_rule, final=True))()
+
+
+def take(name: str, part: Iterator[harness.Row], found: list[harness.Row]) -> None:
+    try:
+        for line in part:
+            print(*line.values(), flush=True)
+            found.append(line)
+            harness.write(name, found)
+    except Exception as error:  # a peer that does not run must not cost the other rows
+        print(f"{type(error).__name__}: {str(error).splitlines()[:1]}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one size of each, nothing saved to the results")
-    quick = parser.parse_args().quick
-    found: list[harness.Row] = []
-    tuning = compile_candidates(peer_once, (os.cpu_count() or 2) // 2)
-    compile_all()
-
-    def take(part: Iterator[harness.Row]) -> None:
-        try:
-            for line in part:
-                print(*line.values(), flush=True)
-                found.append(line)
-                if not quick:
-                    harness.write("gdn_table", found)
-        except Exception as error:  # a peer that does not run must not cost the other rows
-            print(f"{type(error).__name__}: {str(error).splitlines()[:1]}", flush=True)
-
-    with torch.no_grad():
-        for lanes in (16, 256) if quick else (16, 256, 64):
-            take(decode(lanes))
+    parser.add_argument("--only", choices=PARTS, help="a part; both without it")
+    only, begun = parser.parse_args().only, time.monotonic()
+    parts = (only,) if only else PARTS
+    tuning = compile_candidates(peer_once, os.cpu_count() or 2) if "packed" in parts else []
+    compile_all(parts)
+    print(f"ours compiled after {time.monotonic() - begun:.0f} s", flush=True)
+    if "decode" in parts:
+        found: list[harness.Row] = []
+        for lanes in (16, 256, 64):
+            take("gdn_decode", decode(lanes), found)
     for process in tuning:
         process.join(60)
-    measure_briefly()
-    fla = fla_chunk()
-    for tokens in (8192,) if quick else (8192, 16384):
-        with torch.no_grad():
-            take(prefill(tokens, fla))
-        take(training(tokens, fla))
+    if "packed" in parts:
+        print(f"peer compiled after {time.monotonic() - begun:.0f} s", flush=True)
+        measure_briefly()
+        take("gdn_packed", packed(), [])
 
 
 if __name__ == "__main__":

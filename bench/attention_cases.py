@@ -1,14 +1,10 @@
-"""Calls of the attention kernels that benchmarks time: their inputs, and their compilation ahead of time."""
+"""Calls of the attention kernels that benchmarks time, with their inputs."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
 from types import ModuleType
 from typing import Any
 
@@ -88,6 +84,10 @@ class Case:
             return lambda: kernels.attention(*inputs)
         return step(lambda q, k, v: kernels.attention(q, k, v, inputs[3]), inputs[:3])
 
+    def compiled(self) -> None:
+        """The call on CPU tensors, for `compile_ahead`."""
+        self.call(self.inputs("cpu"))()
+
 
 def step(attention: Callable[..., Any], tensors: tuple[Any, ...]) -> Callable[[], Any]:
     """Forward and backward of `attention` over `tensors` for one fixed gradient."""
@@ -96,25 +96,3 @@ def step(attention: Callable[..., Any], tensors: tuple[Any, ...]) -> Callable[[]
     leaves = [x.detach().requires_grad_() for x in tensors]
     gradient = torch.ones_like(leaves[0])
     return lambda: torch.autograd.grad(attention(*leaves), leaves, gradient)
-
-
-def _compile(case: Case) -> str:
-    from tests.support.ptx import compiled_launches
-
-    try:
-        with compiled_launches():
-            case.call(case.inputs("cpu"))()
-    except Exception as error:  # reported with its case: one variant that does not compile must not end the sweep
-        return f"{case}: {type(error).__name__} {str(error)[-300:]}"
-    return ""
-
-
-def compile_ahead(cases: list[Case]) -> None:
-    """Compile the kernels of every case in processes of their own: Triton's cache is then warm."""
-    begin = time.time()
-    for case in cases:
-        module(case.shape, case.launch)
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
-        for failure in filter(None, pool.map(_compile, cases)):
-            print(failure)
-    print(f"compiled {len(cases)} cases in {time.time() - begin:.0f} s", flush=True)

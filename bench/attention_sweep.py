@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import chain, product
 from typing import Any
 
-from bench.attention_cases import QWEN3_5, QWEN3_8B, SMALL, Case, compile_ahead
+from bench.attention_cases import QWEN3_5, QWEN3_8B, SMALL, Case, module
 from bench.harness import graph, once
+from tests.support.ahead import compile_ahead
 
 
 def variants(kind: str) -> Iterator[tuple[tuple[str, Any], ...]]:
@@ -40,7 +41,9 @@ def tune() -> None:
         [Case(kind=kind, shape=shape, lengths=lengths, launch=launch) for launch in variants(kind)]
         for kind, shape, lengths in places
     ]
-    compile_ahead([case for group in cases for case in group])
+    for case in (case for group in cases for case in group):
+        module(case.shape, case.launch)
+    compile_ahead([case.compiled for group in cases for case in group])
     for group in cases:
         print(group[0].kind, group[0].shape, group[0].lengths, flush=True)
         inputs, first, found = group[0].inputs("cuda"), None, []

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -17,14 +19,16 @@ import torch.distributed as dist
 from bench import harness
 from bench.gpus import on_gpus
 from bench.parallel import HIDDEN, ROWS, without_peers
+from tests.laws import moe_layer
 from tests.laws.moe_layer import LARGE, Moe, share
+from tests.support.ahead import compile_ahead
 from tests.support.bits import differing
-from tests.support.inputs import normal
 from tests.support.rendering import render_kernel
 from tests.support.support_modules import support_module
 
 # Sizes between those that are timed, on the other side of each threshold of two GPUs, and rows that no group divides.
 BETWEEN = (1, 3, 65, 130, 255, 257, 509, 2600, 25000)
+TREE = {"n": HIDDEN, "k": 4096, "split": "rows", "out": "model"}
 Count = tuple[str, int, int]
 
 
@@ -33,7 +37,7 @@ def reductions(group: dist.ProcessGroup, collectives: ModuleType, combine: Calla
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     for rows in sorted({*ROWS, *BETWEEN}):
         say(group, f"{rows} rows")
-        parts = normal(world, rows, HIDDEN, seed=rows, device="cuda")
+        parts = torch.randn(world, rows, HIDDEN, generator=torch.Generator("cuda").manual_seed(rows), device="cuda")
         root = combine(parts)
         mine = slice(rank * rows // world, (rank + 1) * rows // world)
         calls = {"all-reduce": (lambda part=parts[rank]: collectives.tree_all_reduce(part, group, combine), root)}
@@ -89,10 +93,31 @@ def experts(group: dist.ProcessGroup, routed: ModuleType) -> Iterator[Count]:
         yield f"EP{world}", differing(by_owner, whole[own]), by_owner.numel()
 
 
+def launched(world: int) -> Iterator[Callable[[], None]]:
+    """What a rank launches: the rows it may have, at each share of the experts, on uninitialised CPU tensors."""
+    with mock.patch.object(moe_layer, "drawn", return_value=(None, None, None)):
+        moe = Moe("sm90")
+    for tokens in (1, 3, 64, 509 // world, 509):
+        for owners, widths in ((1, 1), (world, 1), (1, world)):
+            yield partial(launch_layer, moe, tokens, LARGE.experts // owners, LARGE.width // widths, widths)
+
+
+def launch_layer(moe: Moe, tokens: int, experts: int, width: int, widths: int) -> None:
+    bf16, hidden, top_k = partial(torch.empty, dtype=torch.bfloat16), LARGE.hidden, LARGE.top_k
+    chosen, weights = torch.zeros(tokens, top_k, dtype=torch.int32), torch.empty(tokens, top_k)
+    order, offsets = (torch.zeros(count, dtype=torch.int32) for count in (tokens * top_k, experts + 1))
+    moe.router.router(bf16(tokens, hidden), bf16(LARGE.experts, hidden))
+    moe.router.dispatch(chosen, experts)
+    moe.gate_up.expert_gate_up(bf16(tokens, hidden), bf16(experts, 2 * width, hidden), order, offsets)
+    moe.act.expert_act(bf16(tokens * top_k, 2 * width), weights, order)
+    moe.down.expert_down(bf16(tokens * top_k, width), bf16(experts, hidden, width), order, offsets)
+    moe.combine.combine(torch.empty(widths, tokens, top_k, hidden), weights)
+
+
 def on_rank(group: dist.ProcessGroup) -> None:
     """One process; rank 0 writes the counts of all, after each stage."""
     world = dist.get_world_size(group)
-    matmul = render_kernel("matmul_tree", "sm90", {"n": HIDDEN, "k": 4096, "split": "rows", "out": "model"})
+    matmul = render_kernel("matmul_tree", "sm90", TREE)
     rows = []
     for stage, counts in (
         ("reductions", reductions(group, support_module("tree_collectives"), matmul.combine)),
@@ -125,7 +150,9 @@ def say(group: dist.ProcessGroup, what: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
-    on_gpus(parser.parse_args().ranks, on_rank)
+    ranks = parser.parse_args().ranks
+    compile_ahead(list(launched(ranks)))
+    on_gpus(ranks, on_rank)
 
 
 if __name__ == "__main__":

@@ -63,10 +63,11 @@ def _hopper_attention_kernel(q, k, v, out, lse, tops, totals, accs, query_start,
     tile_tokens: gl.constexpr = 64 // GROUP * CONSUMERS
     gdc_launch_dependents()
     gdc_wait()
-    slot = gl.num_programs(0) - 1 - gl.program_id(0)  # long rows first
-    kv_head = gl.program_id(1)
-    first = gl.program_id(2)
-    step = gl.num_programs(2)
+    kv_heads: gl.constexpr = HEADS // GROUP
+    slot = (gl.num_programs(0) - 1 - gl.program_id(0)) // kv_heads  # long rows first, of every head
+    kv_head = gl.program_id(0) % kv_heads
+    first = gl.program_id(1)
+    step = gl.num_programs(1)
     sequence, start, queries, tile = owner(query_start, sequences, slot, SEQUENCES, tile_tokens)
     keys = gl.load(seq_lens + sequence) if PAGE else queries
     blocks = (keys - queries + gl.minimum(tile + tile_tokens, queries) + KV_BLOCK - 1) // KV_BLOCK
@@ -183,7 +184,7 @@ def hopper_attention(
     stages = max(2, min(depth, _stages(width, kv_block, 64 * consumers)))
     # Registers a thread at entry, before the warps share them out anew: one warpgroup leaves room for a second program.
     registers = 168 if consumers == 2 else 128 if width <= 128 else 240
-    _hopper_attention_kernel[(slots, kv_heads, ctas)](
+    _hopper_attention_kernel[(slots * kv_heads, ctas)](
         q, k_matrix, v_matrix, out, parts[0] if lse is None else lse, *parts, query_start, seq_lens, block_table,
         sequences, tokens, block_table.stride(0), q.stride(0) // 8, q.stride(1) // 8, *k_steps, *v_steps, HEADS=heads,
         GROUP=group, PAGE=page, CHUNK=chunk, SEQUENCES=sequence_slots(sequences), SCALE=log2_scale,

@@ -42,14 +42,14 @@ def hopper_attention_backward(
     }  # fmt: skip
     block, stages = (32, 3) if width > 128 else (64, 4)
     (k_matrix, _, *k_steps), (v_matrix, _, *v_steps) = matrix(k, block), matrix(v, block)
-    attention_dq_kernel[(tokens // (64 // group * 2) + sequences, kv_heads)](
+    attention_dq_kernel[((tokens // (64 // group * 2) + sequences) * kv_heads,)](
         q, k_matrix, v_matrix, out, grad, lse, delta, dq, cu_seqlens, sequences, tokens, q.stride(0) // 8,
         q.stride(1) // 8, *k_steps, *v_steps, HEADS=heads, BLOCK=block, STAGES=stages, **common,
     )  # fmt: skip
     keys, stages = (64, 2) if width > 128 else (128, 4)
     (k_matrix, _, *k_steps), (v_matrix, _, *v_steps) = matrix(k, keys), matrix(v, keys)
     (q_matrix, _, *q_steps), (grad_matrix, *_) = matrix(q, 64), matrix(grad, 64)
-    attention_dkdv_kernel[(tokens // keys + sequences, kv_heads)](
+    attention_dkdv_kernel[((tokens // keys + sequences) * kv_heads,)](
         q_matrix, grad_matrix, k_matrix, v_matrix, lse, delta, dk, dv, cu_seqlens, sequences, tokens, *q_steps,
         *k_steps, *v_steps, KEY_HEADS=kv_heads, KEYS=keys, STAGES=stages, **common,
     )  # fmt: skip

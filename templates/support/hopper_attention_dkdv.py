@@ -122,8 +122,9 @@ def attention_dkdv_kernel(q, grad, k, v, lse, delta, dk, dv, cu_seqlens, sequenc
 
     Then the warpgroup of dv takes the probabilities, and passes them to that of dk.
     """
-    kv_head = gl.program_id(1)
-    _, start, length, first = owner(cu_seqlens, sequences, gl.program_id(0), SEQUENCES, KEYS)
+    kv_head = gl.program_id(0) % KEY_HEADS
+    slot = gl.program_id(0) // KEY_HEADS  # early keys, which most rows see, of every head first
+    _, start, length, first = owner(cu_seqlens, sequences, slot, SEQUENCES, KEYS)
     if first < length:
         edge = first // 64
         blocks = (length + 63) // 64 - edge

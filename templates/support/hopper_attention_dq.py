@@ -115,8 +115,9 @@ def attention_dq_kernel(q, k, v, out, grad, lse, delta, dq, cu_seqlens, sequence
                          STAGES: gl.constexpr):  # fmt: skip
     """dq, and delta [q_heads, pitch], of 128 rows: the query heads of a key head for consecutive tokens."""
     tile_tokens: gl.constexpr = 64 // GROUP * 2
-    slot = gl.num_programs(0) - 1 - gl.program_id(0)  # long rows first
-    kv_head = gl.program_id(1)
+    kv_heads: gl.constexpr = HEADS // GROUP
+    slot = (gl.num_programs(0) - 1 - gl.program_id(0)) // kv_heads  # long rows first, of every head
+    kv_head = gl.program_id(0) % kv_heads
     _, start, length, tile = owner(cu_seqlens, sequences, slot, SEQUENCES, tile_tokens)
     if tile < length:
         blocks = (gl.minimum(tile + tile_tokens, length) + BLOCK - 1) // BLOCK

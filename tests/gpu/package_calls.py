@@ -17,6 +17,10 @@ import torch
 SHARED = {
     "attention": ("q_heads", "kv_heads"),
     "silu_gate": ("width",),
+    "sigmoid_gate": ("width",),
+    "causal_conv": ("channels",),
+    "gdn_gates": ("v_heads",),
+    "gated_delta_rule": ("qk_heads", "v_heads"),
     "embedding": ("vocab",),
     "expert_gate_up": ("width",),
     "expert_act": ("width",),
@@ -89,6 +93,11 @@ def _of_region(
                 yield partial(module.shard_target, shard, integers(rows), start=0)
         case "embedding":
             yield partial(module.embedding, integers(rows), bf16(attributes["vocab"], attributes["width"]))
+        case "gated_delta_rule":
+            q, k = (bf16(rows, attributes["qk_heads"], attributes["key_dim"]) for _ in range(2))
+            v = bf16(rows, attributes["v_heads"], attributes["value_dim"])
+            g, beta = (torch.empty(rows, attributes["v_heads"]) for _ in range(2))
+            yield partial(module.gated_delta_rule, q, k, v, g, beta, torch.tensor([0, rows], dtype=torch.int32))
         case "expert_combine":
             weights, width = torch.empty(rows, attributes["top_k"]), (attributes["top_k"], attributes["hidden"])
             yield partial(module.expert_combine, torch.empty(rows, *width), weights)

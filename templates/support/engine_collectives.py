@@ -16,8 +16,7 @@ from . import package
 from .regions import ops, registered
 from .tree_collectives import tree_all_reduce
 
-_NAME = f"isoexec_{package.NAME}"
-_LIBRARY = torch.library.Library(_NAME, "FRAGMENT")
+_LIBRARY = torch.library.Library(f"isoexec_{package.NAME}", "FRAGMENT")
 
 
 def operator(name: str, tensors: str, function: Callable[..., torch.Tensor]) -> Any:

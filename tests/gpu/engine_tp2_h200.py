@@ -36,6 +36,7 @@ import torch
 from bench import harness
 from examples import tiny
 from tests.gpu import e2e_h200, package_calls, slices
+from tests.gpu.e2e_trainer import trainer
 from tests.support.ahead import compile_ahead
 from tests.support.bits import differing
 
@@ -79,7 +80,7 @@ def sampled(args: argparse.Namespace, vocab: int) -> dict[str, Any]:
 @torch.no_grad()
 def differences(args: argparse.Namespace, found: dict[str, Any]) -> list[harness.Row]:
     """Counts of what the trainer, on one GPU, makes otherwise than the engine."""
-    adapter, network = e2e_h200.trainer(args, True)
+    adapter, network = trainer(args, True)
     args.say("trainer up")
     tracing = importlib.import_module(f"{args.contract}.trace")
 

@@ -112,11 +112,12 @@ def drifts(sealed: Facts, facts: Facts, plan: Plan, root: Path) -> Iterator[Drif
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One compiled form of a kernel: its name, its texts, and bytes of shared memory."""
+    """One compiled form of a kernel: its name, its texts, its machine code, and bytes of shared memory."""
 
     name: str
     ptx: str
     ttgir: str
+    cubin: bytes
     shared: int
 
 
@@ -134,8 +135,8 @@ def dry_launches(capability: int) -> Iterator[list[Variant]]:
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-        ptx, ttgir, shared = kernel.asm["ptx"], kernel.asm["ttgir"], kernel.metadata.shared
-        launched.append(Variant(name=self.__name__, ptx=ptx, ttgir=ttgir, shared=shared))
+        texts = {name: kernel.asm[name] for name in ("ptx", "ttgir", "cubin")}
+        launched.append(Variant(name=self.__name__, **texts, shared=kernel.metadata.shared))
         return kernel
 
     before, properties = driver._active, torch.cuda.get_device_properties

@@ -17,7 +17,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .attention_splits import combine, sequence_slots, share
-from .hopper_rows import advance, block_at, multiply, owner, share_of
+from .hopper_rows import advance, multiply, owner
+from .hopper_splits import block_at, share_of
 
 SHARED_BYTES = 226 << 10  # of the 227 KiB a program may have; the rest holds barriers
 

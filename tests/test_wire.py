@@ -56,7 +56,7 @@ def received(call: Callable[[], object], group: dist.ProcessGroup) -> float:
 
 def check(group: dist.ProcessGroup) -> None:
     world, rank = dist.get_world_size(group), dist.get_rank(group)
-    COLLECTIVES.ONE_SHOT_BYTES = EXPERTS.tree_all_reduce.__globals__["ONE_SHOT_BYTES"] = -1
+    COLLECTIVES.EXTRA_BYTES = EXPERTS.tree_all_reduce.__globals__["EXTRA_BYTES"] = -1
     part = normal(TOKENS, COLUMNS, seed=rank)
 
     def combine(parts: torch.Tensor) -> torch.Tensor:

@@ -46,6 +46,7 @@ ENGINE = {
     "max_num_batched_tokens": 2048,
     "max_num_seqs": 32,
     "gpu_memory_utilization": 0.3,
+    "kv_cache_memory_bytes": 4 << 30,
     "disable_custom_all_reduce": True,
     "compilation_config": {"cudagraph_capture_sizes": CAPTURED},
 }

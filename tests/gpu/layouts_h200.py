@@ -3,7 +3,7 @@
 usage: python -m tests.gpu.layouts_h200 --out DIR [--contract contracts/qwen3_30b_a3b.yaml] [--repeat 2] [--ranks 2]
 
 A few layers at the model's own sizes, weights drawn on each device. Sequences are packed in batches that differ from
-rank to rank. Counts go to DIR/parallel_layouts_h200_x<ranks>.json; exit code 1 when one is not as it should be.
+rank to rank. Counts go to DIR/parallel_layouts_<contract>.json; exit code 1 when one is not as it should be.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def native(contract: str) -> Any:
 
 
 def on_rank(group: dist.ProcessGroup, job: dict[str, Any]) -> None:
-    """One process: every layout against the first rank's one GPU; rank 0 writes the counts."""
+    """One process: every layout against the first rank's one GPU; rank 0 writes the counts after each."""
     sys.path.insert(0, str(job["generated"].resolve()))
     rank, began = dist.get_rank(group), time.monotonic()
     sequences = prompts(job["document"])
@@ -140,10 +140,10 @@ def on_rank(group: dist.ProcessGroup, job: dict[str, Any]) -> None:
             with native(job["name"]):
                 count(f"{place}, {CONTROL}", score(), "> 0")
         del network
-    if rank == 0:
-        command = f"python -m tests.gpu.layouts_h200 --contract contracts/{job['name']}.yaml"
-        data = {"machine": harness.machine(), "versions": harness.versions(), "command": command, "rows": found}
-        (job["out"] / f"parallel_layouts_h200_x{job['ranks']}.json").write_text(json.dumps(data, indent=1) + "\n")
+        if rank == 0:
+            command = f"python -m tests.gpu.layouts_h200 --contract contracts/{job['name']}.yaml"
+            data = {"machine": harness.machine(), "versions": harness.versions(), "command": command, "rows": found}
+            (job["out"] / f"parallel_layouts_{job['name']}.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
 def main() -> None:
@@ -159,7 +159,7 @@ def main() -> None:
     job["experts"] = "num_experts" in document["model"]["config"]
     compile_ahead(list(launched(job)))
     on_gpus(given.ranks, on_rank, job)
-    rows = json.loads((given.out / f"parallel_layouts_h200_x{given.ranks}.json").read_text())["rows"]
+    rows = json.loads((given.out / f"parallel_layouts_{name}.json").read_text())["rows"]
     sys.exit(any((row["ours_ms"] > 0) != (row["goal"] == "> 0") for row in rows))
 
 

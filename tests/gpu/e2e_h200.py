@@ -1,10 +1,12 @@
-"""The promise on a real device: vLLM with CUDA graphs and Megatron-core at the sizes of Qwen3-0.6B, random weights.
+"""The promise on a real device: vLLM with CUDA graphs and Megatron-core at a model's sizes, random weights.
 
-usage: python -m tests.gpu.e2e_h200 --out DIR [--generated generated] [--contract qwen3_0_6b] [--requests 448]
-       [--tokens 256] [--phases model,bound,score,trace,compare_traces,stock,score_stock]
+usage: python -m tests.gpu.e2e_h200 --out DIR [--generated generated] [--contract qwen3_0_6b] [--repeat 0]
+       [--requests 448] [--tokens 256] [--phases model,bound,score,trace,compare_traces,stock,score_stock]
 
-Needs vLLM and Megatron-core of the contract's versions and one H200. Each phase is a process of its own, so that its
-memory is free for the next; results accumulate in DIR/report.json. Exit code 1 when a log-probability or row differs.
+Needs vLLM and Megatron-core of the contract's versions and one H200. With --repeat the contract's pattern of layers is
+taken so many times, and the package goes to --generated. Each phase is a process of its own, so that its memory is free
+for the next; results accumulate in DIR/report.json, of which `e2e_page` makes a table. Exit code 1 when a
+log-probability or row differs. Stock Megatron-core is there for the dense family.
 """
 
 from __future__ import annotations
@@ -16,13 +18,17 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench import harness
 from examples import tiny
-from examples.demo_trainer import stock_model, without_gpu
+from tests.gpu import slices, speeds
+from tests.gpu.e2e_trainer import DEVICE, rows_of, trainer
 
 PHASES = ("model", "bound", "score", "trace", "compare_traces", "stock", "score_stock")
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
@@ -37,7 +43,6 @@ ENGINE = {
     "compilation_config": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256]},
 }
 ROWS = 8192  # tokens scored at once
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # on a CPU only to try the script itself on a tiny contract
 
 
 def document(args: argparse.Namespace) -> dict[str, Any]:
@@ -52,8 +57,12 @@ def prompts(args: argparse.Namespace) -> list[list[int]]:
 
 
 def model(args: argparse.Namespace) -> dict[str, Any]:
-    tiny.write_model(Path(args.out) / "model", document(args))
-    return {}
+    if args.repeat:
+        slices.compiled(Path("contracts") / f"{args.contract}.yaml", args.repeat, Path(args.generated))
+    tiny.write_model(Path(args.out) / "model", document(args), device=DEVICE)
+    versions = {name: version(name) for name in ("torch", "triton", "vllm", "megatron-core")}
+    command = f"python -m tests.gpu.e2e_h200 --contract {args.contract} --repeat {args.repeat}"
+    return {"machine": harness.machine(), "versions": versions, "command": command}
 
 
 def engine(args: argparse.Namespace, bound: bool, **more: Any) -> Any:
@@ -65,19 +74,17 @@ def engine(args: argparse.Namespace, bound: bool, **more: Any) -> Any:
         settings = importlib.import_module(f"{args.contract}.adapters.vllm_settings")
         return LLM(**settings.engine_arguments(**arguments))
     backend = {"attention_backend": "TRITON_ATTN"} if DEVICE == "cuda" else {}
+    if "gdn" in document(args)["model"]["layers"]:
+        backend |= {"mamba_ssm_cache_dtype": "float32", "additional_config": {"gdn_prefill_backend": "triton"}}
     return LLM(**arguments, **backend, dtype="bfloat16")
 
 
 def sample(llm: Any, requests: list[list[int]], tokens: int, *, warm: bool = True) -> dict[str, Any]:
     """Sequences, fp32 log-probabilities of the sampled tokens, prefix hits, and the rate."""
-    from vllm import SamplingParams
-
-    params = SamplingParams(temperature=1.0, max_tokens=tokens, logprobs=0, ignore_eos=True, detokenize=False)
     if warm:  # other prompts of the same lengths, so that kernels compile and no prefix is cached
-        few = SamplingParams(temperature=1.0, max_tokens=4, logprobs=0, ignore_eos=True, detokenize=False)
-        llm.generate([{"prompt_token_ids": r[::-1]} for r in requests], few, use_tqdm=False)
+        speeds.generate(llm, [r[::-1] for r in requests], 4)
     began = time.monotonic()
-    outputs = llm.generate([{"prompt_token_ids": r} for r in requests], params, use_tqdm=False)
+    outputs = speeds.generate(llm, requests, tokens)
     seconds = time.monotonic() - began
     ids = [list(o.outputs[0].token_ids) for o in outputs]
     logprobs = [
@@ -102,43 +109,16 @@ def rollout(args: argparse.Namespace, bound: bool) -> dict[str, Any]:
     if bound:
         llm.collective_rpc("isoexec_first_forward", args=("engine_decode",))
     torch.save(found, Path(args.out) / f"{name}.pt")
+    sampled = found["logprobs"].numel()
+    times = {f"engine: {sampled:,} tokens sampled, {args.requests} requests": sampled / found["rate"] * 1e3}
+    if DEVICE == "cuda":
+        times |= speeds.of_engine(llm, document(args)["model"]["config"]["vocab_size"])
     return {
         f"{name}_tokens_per_s": round(found["rate"]),
         f"{name}_engine_up_s": round(up, 1),
         f"{name}_cached_prompt_tokens": found["cached"],
-        f"{name}_sampled": found["logprobs"].numel(),
+        f"{name}_engine": times,
     }
-
-
-def trainer(args: argparse.Namespace, bound: bool) -> tuple[Any, torch.nn.Module]:
-    """Megatron-core in this process, stock or bound, with the checkpoint's weights."""
-    import torch.distributed as dist
-    from megatron.core import parallel_state
-    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-    from safetensors.torch import load_file
-
-    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
-    parallel_state.initialize_model_parallel()
-    if DEVICE == "cuda":
-        model_parallel_cuda_manual_seed(1)
-    else:
-        without_gpu()
-    adapter = importlib.import_module(f"{args.contract}.adapters.megatron_model")
-    weights = importlib.import_module(f"{args.contract}.adapters.megatron_weights")
-    package = importlib.import_module(f"{args.contract}.package").load()
-    config = adapter.transformer_config(perform_initialization=False, use_cpu_initialization=DEVICE == "cpu")
-    network = adapter.ContractModel(config) if bound else stock_model(config, package.model).to(package.dtype)
-    network = network.to(DEVICE).eval()
-    tensors = load_file(Path(args.out) / "model" / "model.safetensors", device=DEVICE)
-    importlib.import_module(f"{args.contract}.weights").load(weights.pieces(network), tensors)
-    return adapter, network
-
-
-def stock_rows(network: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    length = tokens.shape[1]
-    mask = torch.triu(torch.ones(1, 1, length, length, dtype=torch.bool, device=DEVICE), 1)
-    logits = network(tokens, torch.arange(length, device=DEVICE).expand_as(tokens), mask)
-    return torch.log_softmax(logits.float(), -1)[:, :-1].gather(2, tokens[:, 1:, None])[..., 0]
 
 
 @torch.no_grad()
@@ -156,7 +136,7 @@ def score(args: argparse.Namespace, bound: bool) -> dict[str, Any]:
         at += len(group)
         longest = max(len(sequences[i]) for i in group)
         tokens = torch.tensor([sequences[i] + [0] * (longest - len(sequences[i])) for i in group], device=DEVICE)
-        rows = adapter.score(network, tokens) if bound else stock_rows(network, tokens)
+        rows = rows_of(adapter, network, bound, tokens)
         for place, i in enumerate(group):
             first = len(found["prompts"][i]) - 1
             ours, theirs = rows[place, first : first + args.tokens].cpu(), found["logprobs"][i]
@@ -168,22 +148,8 @@ def score(args: argparse.Namespace, bound: bool) -> dict[str, Any]:
         f"{name}_of": distances.numel(),
         f"{name}_mean": float(distances.mean()),
         f"{name}_max": float(distances.max()),
-        f"{name}_forward_ms_4x1024": round(forward_ms(adapter, network, bound), 2),
+        f"{name}_trainer": speeds.of_trainer(partial(rows_of, adapter, network, bound), DEVICE),
     }
-
-
-def forward_ms(adapter: Any, network: torch.nn.Module, bound: bool) -> float:
-    """Median milliseconds to score 4 sequences of 1024 tokens."""
-    tokens = torch.randint(0, 200, (4, 1024), device=DEVICE)
-    times = []
-    for _ in range(12 if DEVICE == "cuda" else 3):
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
-        began = time.monotonic()
-        rows = adapter.score(network, tokens) if bound else stock_rows(network, tokens)
-        rows.sum().item()
-        times.append((time.monotonic() - began) * 1e3)
-    return sorted(times[2:])[len(times[2:]) // 2]
 
 
 def trace(args: argparse.Namespace) -> dict[str, Any]:
@@ -226,6 +192,7 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--generated", default="generated")
     parser.add_argument("--contract", default="qwen3_0_6b")
+    parser.add_argument("--repeat", type=int, default=0)
     parser.add_argument("--requests", type=int, default=448)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--phases", default=",".join(PHASES))

@@ -22,13 +22,18 @@ from isoexec_compiler.registry import Values
 from tests.support.bits import differing
 from tests.support.ptx import compiled_launches
 
-CASES = ((QWEN3_5, 8192), (QWEN3_5, 64), (QWEN3_5, 1024), (QWEN3_5_TP8, 64), (QWEN3, 8192))
+CASES = ((QWEN3_5, 8192), (QWEN3_5, 64), (QWEN3_5, 1024), (QWEN3_5_TP8, 64), (QWEN3, 8192), (QWEN3, 1))
 Job = tuple[Shape, str, Values]
 
 
 def launches(shape: Shape, stage: str, tokens: int) -> Iterator[Values]:
     """Launches worth trying for a stage and a mean number of rows per expert."""
     mean = tokens * shape.top_k / shape.experts
+    if mean <= 0.25:
+        for n, warps, depth in product((16, 32, 64), (1, 2, 4), (4, 5, 7)):
+            one = {"schedule": "rows", "block_m": 1, "block_n": n, "num_warps": warps, "num_stages": depth}
+            yield from ({**one, "block_k": k} for k in (128, 256)) if stage == "gate_up" else (one,)
+        return
     heights = (16,) if mean <= 4 else (16, 32, 64) if mean <= 40 else (64, 128)
     columns = (32, 64, 128) if mean <= 4 else (64, 128, 256)
     for m, n, warps, depth in product(heights, columns, (4, 8), (3, 4, 5)):

@@ -11,13 +11,13 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 def _recommend(attributes: Values) -> Settings:
     """Launches as `bench/moe_sweep.py` found them best on an H200, by the mean number of rows an expert has."""
     experts, hidden, width = (int(attributes[name]) for name in ("experts", "hidden", "width"))
-    tile: Values = {"schedule": "rows", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 4}
-    few: Values = {**tile, "schedule": "experts", "block_n": 128, "num_stages": 3}
-    many: tuple[tuple[int | None, Values], ...] = ((None, {**tile, "schedule": "resident"}),)
+    row: Values = {"schedule": "rows", "block_m": 1, "block_n": 32, "num_warps": 1, "num_stages": 7}
+    few: Values = {"schedule": "experts", "block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 3}
+    many: tuple[tuple[int | None, Values], ...] = ((None, {**few, "schedule": "resident"}),)
     if width > 1024 or width // 8 % 32 or hidden % 128:
-        wide: Values = {**tile, "schedule": "tiles", "block_n": 128}
+        wide: Values = {**few, "schedule": "tiles", "num_stages": 4}
         many = ((32 * experts, {**wide, "block_m": 32}), (None, {**wide, "block_m": 64, "num_warps": 8}))
-    launch = ((max(1, experts // 4), tile), (8 * experts, few), *many)
+    launch = ((max(1, experts // 4), row), (8 * experts, few), *many)
     return Settings(constants={"leaves": 8}, launch={"sm90": launch})
 
 
@@ -54,10 +54,10 @@ IMPLEMENTATION = Implementation(
                 free=True,
                 doc="one program a row, an expert or a tile; or rows stay in shared memory and the weight streams",
             ),
-            "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of one tile"),
+            "block_m": Field(type="int", choices=(1, 16, 32, 64, 128), free=True, doc="rows of one tile"),
             "block_n": Field(type="int", choices=(32, 64, 128, 256), free=True, doc="columns of one tile"),
-            "num_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps in one program"),
-            "num_stages": Field(type="int", choices=(1, 2, 3, 4, 5), free=True, doc="depth of the load pipeline"),
+            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
+            "num_stages": Field(type="int", choices=(1, 2, 3, 4, 5, 7), free=True, doc="depth of the load pipeline"),
         }
     },
     tree=_tree,

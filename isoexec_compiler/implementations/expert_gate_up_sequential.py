@@ -10,15 +10,15 @@ from isoexec_compiler.registry import Field, Implementation, Settings, Values
 def _recommend(attributes: Values) -> Settings:
     """Launches as `bench/moe_sweep.py` found them best on an H200, by the mean number of rows an expert has."""
     experts = int(attributes["experts"])
-    tile: Values = {"schedule": "rows", "block_m": 16, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 5}
-    few: Values = {**tile, "schedule": "experts", "block_n": 128, "num_stages": 4}
+    row: Values = {"schedule": "rows", "block_m": 1, "block_n": 32, "block_k": 512, "num_warps": 4, "num_stages": 3}
+    few: Values = {**row, "schedule": "experts", "block_m": 16, "block_n": 128, "block_k": 128, "num_stages": 4}
     return Settings(
         launch={
             "sm90": (
-                (max(1, experts // 4), tile),
+                (max(1, experts // 4), row),
                 (8 * experts, few),
                 (16 * experts, {**few, "block_m": 32, "num_stages": 3}),
-                (None, {**tile, "schedule": "specialised"}),
+                (None, {**few, "schedule": "specialised"}),
             )
         }
     )
@@ -47,11 +47,11 @@ IMPLEMENTATION = Implementation(
                 free=True,
                 doc="one program a row, an expert or a tile; or warps that copy beside warps that multiply",
             ),
-            "block_m": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="rows of one tile"),
+            "block_m": Field(type="int", choices=(1, 16, 32, 64, 128), free=True, doc="rows of one tile"),
             "block_n": Field(type="int", choices=(32, 64, 128, 256), free=True, doc="columns of one tile"),
-            "block_k": Field(type="int", choices=(16, 32, 64, 128), free=True, doc="features of one step"),
-            "num_warps": Field(type="int", choices=(2, 4, 8), free=True, doc="warps in one program"),
-            "num_stages": Field(type="int", choices=(1, 2, 3, 4, 5), free=True, doc="depth of the load pipeline"),
+            "block_k": Field(type="int", choices=(16, 32, 64, 128, 256, 512), free=True, doc="features of one step"),
+            "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
+            "num_stages": Field(type="int", choices=(1, 2, 3, 4, 5, 7), free=True, doc="depth of the load pipeline"),
         }
     },
     problems=_problems,

@@ -24,12 +24,14 @@ GATE_UP: tuple[Values, ...] = (
     {**PLAIN, "block_m": 128, "block_n": 128, "block_k": 128, "num_warps": 8, "num_stages": 2},
     {**PLAIN, "schedule": "experts", "block_n": 32, "block_k": 128},
     {**PLAIN, "schedule": "rows", "block_k": 128},
+    {**PLAIN, "schedule": "rows", "block_m": 1, "block_n": 32, "block_k": 512},
     {**PLAIN, "schedule": "specialised", "block_k": 64},
 )
 DOWN: tuple[Values, ...] = (
     {**PLAIN, "block_m": 32, "block_n": 128},
     {**PLAIN, "schedule": "experts", "block_n": 32},
     {**PLAIN, "schedule": "rows"},
+    {**PLAIN, "schedule": "rows", "block_m": 1, "block_n": 32, "num_warps": 1, "num_stages": 7},
     {**PLAIN, "schedule": "resident"},
 )
 LOADS = ("uniform", "one expert", "few rows", "edges")
@@ -61,11 +63,11 @@ def test_every_schedule_has_the_bits_of_small_tiles(size: Sizes, load: str) -> N
     moe = Moe("sm90", size)
     gate_up = [launched("expert_gate_up_sequential", size, x) for x in ({**PLAIN, "block_k": 64}, *GATE_UP)]
     down = [launched("expert_down_tree", size, launch) for launch in (PLAIN, *DOWN)]
-    for tokens in (1, 7, 700):
+    for tokens in (1, 7, 700, 2100):
         x, experts = moe.tokens(tokens, seed=tokens), chosen(size, load, tokens)
         order, offsets = moe.router.dispatch(experts)
         absent = (offsets.diff() == 0)[:, None, None]
-        assert int(absent.sum()) > 0 or (load == "uniform" and tokens == 700)
+        assert int(absent.sum()) > 0 or (load == "uniform" and tokens >= 700)
         up, out = (
             torch.where(absent, poison((1,), w.dtype, moe.device), w) for w in (moe.gate_up_weight, moe.down_weight)
         )
@@ -80,19 +82,20 @@ def test_every_schedule_has_the_bits_of_small_tiles(size: Sizes, load: str) -> N
                 assert_same_bits(other, found[0], f"{name}, {load}, {tokens} tokens")
 
 
+@pytest.mark.parametrize("size", [LARGE, WIDER], ids=["leaf 64", "leaf 96"])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_nodes_of_ranks_on_every_schedule(ranks: int) -> None:
+def test_nodes_of_ranks_on_every_schedule(ranks: int, size: Sizes) -> None:
     """The shares of ranks that cut the width: as many leaves fewer, and the tree over the ranks gives the whole."""
-    moe = Moe("sm90")
-    x, experts = moe.tokens(300, seed=5), chosen(LARGE, "uniform", 300)
+    moe = Moe("sm90", size)
+    x, experts = moe.tokens(300, seed=5), chosen(size, "uniform", 300)
     order, offsets = moe.router.dispatch(experts)
     hidden = moe.act.expert_act(
         moe.gate_up.expert_gate_up(x, moe.gate_up_weight, order, offsets), torch.rand(300, 8, device="cuda"), order
     )
-    width = LARGE.width // ranks
-    whole = launched("expert_down_tree", LARGE, PLAIN).expert_down(hidden, moe.down_weight, order, offsets)
+    width = size.width // ranks
+    whole = launched("expert_down_tree", size, PLAIN).expert_down(hidden, moe.down_weight, order, offsets)
     for launch in DOWN:
-        module = launched("expert_down_tree", LARGE, launch)
+        module = launched("expert_down_tree", size, launch)
         nodes = [
             module.expert_down(
                 hidden[:, rank * width : (rank + 1) * width].contiguous(), share(moe, rank, ranks)[1], order, offsets

@@ -1,7 +1,12 @@
-"""The gated delta rule over whole sequences: a row of the batch is a sequence that passes a chunk edge."""
+"""The gated delta rule over whole sequences: a row of the batch is a sequence that passes a chunk edge.
+
+A sequence is tried at once, as a prefill and a resume inside its chunk, and as a prefill and single steps.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isoexec_compiler.draw import Draw
@@ -12,7 +17,7 @@ from isoexec_compiler.trial import Call
 if TYPE_CHECKING:
     import torch
 
-LENGTH = 65
+LENGTH, CUT, STEPS = 65, 40, 5
 MOST_ROWS = {"sm90": 257, "cpu": 17}
 
 
@@ -38,6 +43,32 @@ def _run(module: Any, *sequences: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def _continued(module: Any, *sequences: torch.Tensor, stepped: bool) -> torch.Tensor:
+    """Caches of their own, a prefill, then the rest of the rows at once or one by one. A module that can only step
+    steps from the first row on."""
+    import torch
+
+    (count, length), device = sequences[0].shape[:2], sequences[0].device
+    state, slots = module.new_caches(count + 1, device), torch.arange(1, count + 1, dtype=torch.int32, device=device)
+
+    def held(begin: int, end: int) -> tuple[torch.Tensor, ...]:
+        return tuple(x[:, begin:end].flatten(0, 1).contiguous() for x in sequences)
+
+    first, parts = length - STEPS if stepped else CUT, []
+    if hasattr(module, "gated_delta_extend"):
+        parts.append(module.gated_delta_extend(*held(0, first), _starts(count, first, device), state, slots))
+    else:
+        first = 0
+    for begin in range(first, length, 1 if stepped else length):
+        positions = torch.full_like(slots, begin)
+        if stepped:
+            parts.append(module.gated_delta_step(*held(begin, begin + 1), state, slots, positions))
+        else:
+            starts = _starts(count, length - begin, device)
+            parts.append(module.gated_delta_extend(*held(begin, length), starts, state, slots, positions))
+    return torch.cat([part.view(count, -1, *part.shape[1:]) for part in parts], 1)
+
+
 def _starts(count: int, length: int, device: torch.device) -> torch.Tensor:
     import torch
 
@@ -45,7 +76,7 @@ def _starts(count: int, length: int, device: torch.device) -> torch.Tensor:
 
 
 def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
-    """`gated_delta_rule` of `rows` sequences of LENGTH tokens."""
+    """`gated_delta_rule`, `gated_delta_extend` and `gated_delta_step` of `rows` sequences of LENGTH tokens."""
     sequences = arguments(attributes, draw, rows, LENGTH)
 
     def truth() -> tuple[torch.Tensor, ...]:
@@ -54,5 +85,12 @@ def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
         return (out.view(rows, LENGTH, *out.shape[1:]),)
 
     # Chunks round their intermediates to bfloat16: several roundings enter a result.
-    call = Call(arguments=sequences, rows=(0, 1, 2, 3, 4), truth=truth, bound=2.0**-6, run=_run)
-    return {"gated_delta_rule": call}
+    runs: dict[str, Callable[..., torch.Tensor]] = {
+        "gated_delta_rule": _run,
+        "gated_delta_extend": partial(_continued, stepped=False),
+        "gated_delta_step": partial(_continued, stepped=True),
+    }
+    return {
+        name: Call(arguments=sequences, rows=(0, 1, 2, 3, 4), truth=truth, bound=2.0**-6, run=run)
+        for name, run in runs.items()
+    }

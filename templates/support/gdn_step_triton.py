@@ -84,6 +84,8 @@ def _step_kernel(
     slot = tl.load(slots + lane).to(tl.int64)
     position = tl.load(positions + lane)
     token = lane.to(tl.int64) * HV + head
+    value = tl.arange(0, BLOCK_V)
+    live = value < V
     if slot > 0:
         t = (position % CHUNK).to(tl.int32)
         snapshot += slot * SNAPSHOT + head * (V * K)
@@ -108,19 +110,21 @@ def _step_kernel(
         G_t = tl.load(decay + scalars + t - 1, mask=t > 0, other=0.0) + g_t * LOG2E
         f, p, d_high, d_low = _fold_row(x, keys, inverse, k_t, t, G_t, b_t, G, K)
         e = tl.exp2(G_t)
-        for begin in range(0, V, BLOCK_V):
-            value = begin + tl.arange(0, BLOCK_V)
-            s = tl.load(snapshot + value[:, None] * K + column[None, :], mask=position >= CHUNK, other=0.0)
-            residual = tl.load(residuals + r[:, None] * V + value[None, :], mask=(r < t)[:, None], other=0.0)
-            v_t = tl.load(v + token * V + value)
-            acc = tl.dot(s, x) * e
-            acc = tl.where(is_key, (v_t.to(tl.float32)[:, None] - acc) * b_t, acc)
-            acc = tl.dot(tl.trans(residual), f, acc)
-            r_t = tl.sum(tl.where(duo == 0, acc, 0.0), 1).to(tl.bfloat16)
-            o = (tl.sum(tl.where(duo == 8, acc, 0.0), 1) + r_t.to(tl.float32) * p) * scale
-            tl.store(out + token * V + value, o.to(tl.bfloat16))
-            tl.store(residuals + t * V + value, r_t)
-            tl.store(values + t * V + value, v_t)
+        s = tl.load(
+            snapshot + value[:, None] * K + column[None, :], mask=live[:, None] & (position >= CHUNK), other=0.0
+        )
+        residual = tl.load(
+            residuals + r[:, None] * V + value[None, :], mask=live[None, :] & (r < t)[:, None], other=0.0
+        )
+        v_t = tl.load(v + token * V + value, mask=live, other=0.0)
+        acc = tl.dot(s, x) * e
+        acc = tl.where(is_key, (v_t.to(tl.float32)[:, None] - acc) * b_t, acc)
+        acc = tl.dot(tl.trans(residual), f, acc)
+        r_t = tl.sum(tl.where(duo == 0, acc, 0.0), 1).to(tl.bfloat16)
+        o = (tl.sum(tl.where(duo == 8, acc, 0.0), 1) + r_t.to(tl.float32) * p) * scale
+        tl.store(out + token * V + value, o.to(tl.bfloat16), mask=live)
+        tl.store(residuals + t * V + value, r_t, mask=live)
+        tl.store(values + t * V + value, v_t, mask=live)
         own = inverse + t * (2 * BLOCK) + r % BLOCK
         tl.store(own, d_high, mask=r // BLOCK == t // BLOCK)
         tl.store(own + BLOCK, d_low, mask=r // BLOCK == t // BLOCK)
@@ -130,8 +134,7 @@ def _step_kernel(
         if head % (HV // H) == 0:
             tl.store(keys + t * K + column, k_t)
     else:
-        value = tl.arange(0, V)
-        tl.store(out + token * V + value, tl.zeros((V,), tl.bfloat16))
+        tl.store(out + token * V + value, tl.zeros((BLOCK_V,), tl.bfloat16), mask=live)
 
 
 @triton.jit(do_not_specialize=["lanes"])
@@ -182,7 +185,7 @@ def step(
     _step_kernel[(v_heads, lanes)](
         q, k, v, g, beta, out, slots, positions,
         c.snapshot, c.keys, c.values, c.residuals, c.inverse, c.decay, c.gates, c.betas, scale,
-        **dims, BLOCK_V=min(launch["step_block_v"], width), num_warps=launch["step_warps"], enable_fp_fusion=False,
+        **dims, BLOCK_V=launch["step_block_v"], num_warps=launch["step_warps"], enable_fp_fusion=False,
     )  # fmt: skip
     block_v = min(64, width)
     _edge_kernel[(min(EDGE_PROGRAMS, lanes * v_heads * (width // block_v)),)](

@@ -76,7 +76,8 @@ def _starts(count: int, length: int, device: torch.device) -> torch.Tensor:
 
 
 def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
-    """`gated_delta_rule`, `gated_delta_extend` and `gated_delta_step` of `rows` sequences of LENGTH tokens."""
+    """`gated_delta_rule` of `rows` sequences of LENGTH tokens; on a GPU `gated_delta_extend` and `gated_delta_step` too,
+    which have launches of their own there."""
     sequences = arguments(attributes, draw, rows, LENGTH)
 
     def truth() -> tuple[torch.Tensor, ...]:
@@ -85,11 +86,10 @@ def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
         return (out.view(rows, LENGTH, *out.shape[1:]),)
 
     # Chunks round their intermediates to bfloat16: several roundings enter a result.
-    runs: dict[str, Callable[..., torch.Tensor]] = {
-        "gated_delta_rule": _run,
-        "gated_delta_extend": partial(_continued, stepped=False),
-        "gated_delta_step": partial(_continued, stepped=True),
-    }
+    runs: dict[str, Callable[..., torch.Tensor]] = {"gated_delta_rule": _run}
+    if draw.device != "cpu":
+        runs["gated_delta_extend"] = partial(_continued, stepped=False)
+        runs["gated_delta_step"] = partial(_continued, stepped=True)
     return {
         name: Call(arguments=sequences, rows=(0, 1, 2, 3, 4), truth=truth, bound=2.0**-6, run=run)
         for name, run in runs.items()

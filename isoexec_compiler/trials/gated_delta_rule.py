@@ -76,8 +76,8 @@ def _starts(count: int, length: int, device: torch.device) -> torch.Tensor:
 
 
 def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
-    """`gated_delta_rule` of `rows` sequences of LENGTH tokens; on a GPU `gated_delta_extend` and `gated_delta_step` too,
-    which have launches of their own there."""
+    """`gated_delta_rule` of `rows` sequences of LENGTH tokens; on a GPU, where they have launches of their own,
+    `gated_delta_extend` and `gated_delta_step` too."""
     sequences = arguments(attributes, draw, rows, LENGTH)
 
     def truth() -> tuple[torch.Tensor, ...]:

@@ -89,7 +89,10 @@ def scored(adapter: Any, model: Any, sequences: list[list[int]], batching: str, 
     """log p of tokens 1.. of every sequence, fp32."""
     found: dict[int, torch.Tensor] = {}
     for indices, tokens, starts in batches(sequences, batching, multiple):
-        out = adapter.score(model, tokens, starts=starts)
+        if batching == "padded":  # the layout [s, b], which `score` does without
+            out = model(tokens, None, None, labels=tokens.roll(-1, 1))
+        else:
+            out = adapter.score(model, tokens, starts=starts)
         for place, i in enumerate(indices):
             n = len(sequences[i])
             row = out[place, : n - 1] if starts is None else out[0, starts[place] : starts[place] + n - 1]

@@ -4,7 +4,7 @@ usage: python -m tests.gpu.engine_tp2_h200 --out DIR [--contract contracts/qwen3
 
 A few layers at the model's own sizes, random weights. The engine's ranks share every matrix and reach each other
 through peer memory, which is asserted. Rows are digested in forwards larger than any captured graph. Counts go to
-DIR/parallel_engine_h200_x<ranks>.json; exit code 1 when a log-probability or row differs.
+DIR/parallel_engine_<contract>.json; exit code 1 when a log-probability or row differs.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def differences(args: argparse.Namespace, found: dict[str, Any]) -> list[harness
         for prompt in found["traced"]:
             score(prompt)
     missing = tracing.missing(found["rows"], {region: rows.cpu() for region, rows in seen.digests.items()})
-    where = f"{args.contract}, TP{args.ranks} with CUDA graphs against one GPU (counts, not times)"
+    where = f"{args.contract}, {args.layers} layers, TP{args.ranks} with CUDA graphs against one GPU (counts)"
     args.say(f"{differ} log-probabilities differ, rows that differ: {missing}")
     return [
         harness.row(f"log-probabilities that differ: {where}", differ, "of", found["logprobs"].numel(), None, "0"),
@@ -124,6 +124,7 @@ def main() -> None:
     args.say = lambda what: print(f"{time.monotonic() - began:5.1f} s  {what}", flush=True)
     args.generated = args.out / "generated"
     args.contract, document = slices.compiled(Path(args.contract), args.repeat, args.generated)
+    args.layers = len(document["model"]["layers"])
     sys.path.insert(0, str(args.generated.resolve()))
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     drawing = multiprocessing.get_context("spawn").Process(
@@ -143,7 +144,7 @@ def main() -> None:
     found = differences(args, sampled(args, document["model"]["config"]["vocab_size"]))
     command = f"python -m tests.gpu.engine_tp2_h200 --contract contracts/{args.contract}.yaml"
     data = {"machine": harness.machine(), "versions": harness.versions(), "command": command, "rows": found}
-    (args.out / f"parallel_engine_h200_x{args.ranks}.json").write_text(json.dumps(data, indent=1) + "\n")
+    (args.out / f"parallel_engine_{args.contract}.json").write_text(json.dumps(data, indent=1) + "\n")
     sys.stdout.flush()
     os._exit(any(row["ours_ms"] for row in found))
 

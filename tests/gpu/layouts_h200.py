@@ -121,7 +121,7 @@ def on_rank(group: dist.ProcessGroup, job: dict[str, Any]) -> None:
     def count(name: str, rows: Scored, goal: str) -> None:
         counts = torch.tensor([differing(torch.cat(rows), alone), len(alone)], device="cuda")
         dist.all_reduce(counts)
-        name = f"log-probabilities that differ from one GPU's: {job['name']}, {name} (counts, not times)"
+        name = f"log-probabilities that differ from one GPU's: {job['model']}, {name} (counts, not times)"
         found.append(harness.row(name, *counts[:1].tolist(), "of", *counts[1:].tolist(), None, goal))
         if rank == 0:
             print(f"{time.monotonic() - began:5.1f} s  {name}: {counts.tolist()}", flush=True)
@@ -156,6 +156,7 @@ def main() -> None:
     generated = given.out / "generated"
     name, document = slices.compiled(given.contract, given.repeat, generated)
     job = {"out": given.out, "generated": generated, "name": name, "document": document, "ranks": given.ranks}
+    job["model"] = f"{name}, {len(document['model']['layers'])} layers"
     job["experts"] = "num_experts" in document["model"]["config"]
     compile_ahead(list(launched(job)))
     on_gpus(given.ranks, on_rank, job)

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from isoexec_compiler.ops.gated_delta_rule import launchers
+
 # What a rank of tensor parallelism holds a share of; of the experts also each owner.
 SHARED = {
     "attention": ("q_heads", "kv_heads"),
@@ -98,6 +100,8 @@ def _of_region(
             v = bf16(rows, attributes["v_heads"], attributes["value_dim"])
             g, beta = (torch.empty(rows, attributes["v_heads"]) for _ in range(2))
             yield partial(module.gated_delta_rule, q, k, v, g, beta, torch.tensor([0, rows], dtype=torch.int32))
+            known = launchers(module, attributes, torch.bfloat16, rows, "cpu")
+            yield from (known[name] for name in ("gated_delta_extend", "gated_delta_step") if name in known)
         case "expert_combine":
             weights, width = torch.empty(rows, attributes["top_k"]), (attributes["top_k"], attributes["hidden"])
             yield partial(module.expert_combine, torch.empty(rows, *width), weights)

@@ -42,8 +42,8 @@ from tests.support.bits import differing
 
 CAPTURED = [1, 4, 32]
 ENGINE = {
-    "max_model_len": 512,
-    "max_num_batched_tokens": 2048,
+    "max_model_len": 4096,
+    "max_num_batched_tokens": 4096,  # a hybrid's block of its cache is 2288 tokens
     "max_num_seqs": 32,
     "gpu_memory_utilization": 0.3,
     "kv_cache_memory_bytes": 4 << 30,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isoexec_compiler.implementations.gdn_native_step import RECURRENT_LAUNCH, RECURRENT_ROUNDING
+from isoexec_compiler.implementations.gdn_native_step import RECURRENT_LAUNCH, RECURRENT_SUMS
 from isoexec_compiler.implementations.gdn_rxc import (
     CHUNK_CONSTANTS,
     CHUNK_ROUNDING,
@@ -14,15 +14,13 @@ from isoexec_compiler.registry import Implementation, Settings, Values
 
 
 def _recommend(attributes: Values) -> Settings:
-    few, many = (chunk_settings(recurrent_block_v=block, recurrent_warps=1) for block in (8, 16))
-    ((_, step),), ((_, prefill),) = few.launch["sm90"], many.launch["sm90"]
-    return Settings(constants=few.constants, launch={"sm90": ((1024, step), (None, prefill))})
+    return chunk_settings(recurrent_block_v=8, recurrent_warps=1)
 
 
 IMPLEMENTATION = Implementation(
     name="gdn_cpr",
     op="gated_delta_rule",
-    version=2,
+    version=3,
     doc=(
         "The fp32 chain of the chunk form gives every chunk its first state, rounded to bf16; outputs come only from "
         "the recurrence inside the chunk, all chunks in parallel. Decode runs the recurrence and moves the chain on "
@@ -33,8 +31,10 @@ IMPLEMENTATION = Implementation(
         *CHUNK_ROUNDING[:4],
         CHUNK_ROUNDING[5],
         CHUNK_ROUNDING[7],
-        "inside a chunk, from bf16(S) widened:",
-        *RECURRENT_ROUNDING,
+        "inside a chunk, from Z = bf16(S) widened, with B the multiple of 32 from G towards zero, all in fp32:",
+        "Z * exp2(B - B of the row before), exact; u = (v - (Z k) * exp2(G - B)) * (beta * exp2(B - G))",
+        "then Z + u k^T, fused on sm90, and o = (Z q) * (exp2(G - B) * scale), rounded to bf16",
+        RECURRENT_SUMS,
     ),
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
     constants=CHUNK_CONSTANTS,

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
+RECURRENT_SUMS = (
+    "S k and S q: place j of four sums keys c with c // 4 % 4 = j in order, fused on sm90; then the tree over places"
+)
 RECURRENT_ROUNDING = (
     "S * exp2(g * fp32(log2 e)), then u = (v - S k) * beta, each rounded in fp32; then S + u k^T, fused on sm90",
-    "S k and S q: place j of eight sums keys c with c // 4 % 8 = j in order, fused on sm90; then the tree over places",
+    RECURRENT_SUMS,
     "o = (S q) * scale, rounded to bf16",
 )
 RECURRENT_LAUNCH = {
@@ -32,7 +35,7 @@ def recurrent_problems(attributes: Values, constants: Values) -> Iterator[str]:
 IMPLEMENTATION = Implementation(
     name="gdn_native_step",
     op="gated_delta_rule",
-    version=2,
+    version=3,
     doc=(
         "The usual engine's decode: the state after every token in fp32, no tensor cores. Its bits are not those of "
         "chunk kernels, so no `equal_bits` claim over both can hold: the baseline that the others replace."

@@ -13,7 +13,7 @@ from isoexec_compiler.registry import Field, Implementation
 IMPLEMENTATION = Implementation(
     name="gdn_recurrent_everywhere",
     op="gated_delta_rule",
-    version=2,
+    version=3,
     doc="The decode step of `gdn_native_step`, token after token in every case: exact, the most accurate, slow.",
     rounding=RECURRENT_ROUNDING,
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},

@@ -10,7 +10,7 @@ import torch
 from .gdn_tiles_torch import LOG2E, exp2
 from .trees import pair_sum
 
-PLACES, SPAN = 8, 32
+PLACES, SPAN = 4, 16
 
 
 def product(s: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -23,17 +23,26 @@ def product(s: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return pair_sum(total)[..., 0]
 
 
+def token(
+    s: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, e: torch.Tensor, b: torch.Tensor,
+    scale: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """u = (v - (S k) e) b, then the states S + u k^T [B,HV,V,K] and their outputs S q * scale [B,HV,V]; q, k [B,H,K],
+    v [B,HV,V], the rest [B,HV]."""
+    group = v.shape[1] // k.shape[1]
+    key, query = (x.float().repeat_interleave(group, 1)[:, :, None, :] for x in (k, q))
+    u = (v.float() - product(s, key) * e[..., None]) * b[..., None]
+    s = s + u[..., None] * key
+    return s, (product(s, query) * scale[..., None]).to(v.dtype)
+
+
 def recur(
     s: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """One token of states s [B,HV,V,K]: q, k [B,H,K], v [B,HV,V], g, beta [B,HV] -> (state, outputs [B,HV,V])."""
-    group = v.shape[1] // k.shape[1]
-    key, query = (x.float().repeat_interleave(group, 1)[:, :, None, :] for x in (k, q))
     s = s * exp2(g * LOG2E)[..., None, None]
-    u = (v.float() - product(s, key)) * beta[..., None]
-    s = s + u[..., None] * key
-    return s, (product(s, query) * scale).to(v.dtype)
+    return token(s, q, k, v, torch.ones_like(g), beta, torch.full_like(g, scale))
 
 
 def advance_together(

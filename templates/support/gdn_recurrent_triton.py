@@ -3,8 +3,8 @@
 
     S <- S * exp2(g log2 e);  u = (v - S k) beta;  S <- S + u k^T;  o = S q * scale
 
-S is K / 8 tensors of eight places by BLOCK_V value columns: a place has four keys of every thirty-two, so that states
-move in vectors of four. A sum over K is, in each place, a chain of fused multiply-adds over its keys in order, then the
+S is K / 4 tensors of four places by BLOCK_V value columns: a place has four keys of every sixteen, so that states move
+in vectors of four. A sum over K is, in each place, a chain of fused multiply-adds over its keys in order, then the
 balanced tree of adjacent places: each tl.sum adds two terms, so that no launch parameter moves a bit, and stopping
 after any token is exact. A token's q and k are asked for one token ahead. q, k, v are read in the model dtype, o is
 rounded to it.
@@ -20,56 +20,65 @@ import triton.language as tl
 
 from .gdn_prepare_triton import LOG2E
 
-PLACES = tl.constexpr(8)
-SPAN = tl.constexpr(32)  # keys that all places share, four each
+PLACES = tl.constexpr(4)
+SPAN = tl.constexpr(16)  # keys that all places share, four each
 
 
 @triton.jit
 def _places():
-    """Offset of the first key of each place, [2,2,2]."""
+    """Offset of the first key of each place, [2,2]."""
     b = tl.arange(0, 2)
-    return 16 * b[:, None, None] + 8 * b[None, :, None] + 4 * b[None, None, :]
+    return 8 * b[:, None] + 4 * b[None, :]
+
+
+@triton.jit
+def _cells(value, stride):
+    """Offsets of the places' first keys, for the columns `value` of a matrix, [2,2,BLOCK_V,4]."""
+    return value[None, None, :, None] * stride + _places()[:, :, None, None] + tl.arange(0, 4)[None, None, None, :]
+
+
+@triton.jit
+def _by_place(x):
+    """fp32 tensors [2,2,BLOCK_V], in the order of each place's keys, of x [2,2,BLOCK_V,4] for every SPAN keys."""
+    parts = ()
+    for i in tl.static_range(len(x)):
+        pairs = tl.reshape(x[i].to(tl.float32), (2, 2, x[i].shape[2], 2, 2))
+        even, odd = tl.split(pairs)
+        first, third = tl.split(even)
+        second, fourth = tl.split(odd)
+        parts = parts + (first, second, third, fourth)  # noqa: RUF005
+    return parts
+
+
+@triton.jit
+def _take(cells, wanted, K: tl.constexpr):
+    """A state, or a row for every column of it, at the pointers `cells`; zeros where not wanted."""
+    x = ()
+    for i in tl.static_range(0, K, SPAN):
+        x = x + (tl.load(cells + i, mask=wanted, other=0.0),)  # noqa: RUF005
+    return x
 
 
 @triton.jit
 def _take_state(tile, value, wanted, K: tl.constexpr):
-    """The [BLOCK_V, K] state at `tile` as K / 8 fp32 tensors [2,2,2,BLOCK_V]; zeros where not wanted."""
-    at = tile + value[None, None, None, :, None] * K + _places()[:, :, :, None, None]
-    at = at + tl.arange(0, 4)[None, None, None, None, :]
-    s = ()
-    for i in tl.static_range(0, K, SPAN):
-        x = tl.load(at + i, mask=wanted, other=0.0).to(tl.float32)
-        even, odd = tl.split(tl.reshape(x, (2, 2, 2, value.shape[0], 2, 2)))
-        first, third = tl.split(even)
-        second, fourth = tl.split(odd)
-        s = s + (first, second, third, fourth)  # noqa: RUF005
-    return s
+    """The [BLOCK_V, K] state at `tile` as K / 4 fp32 tensors [2,2,BLOCK_V]."""
+    return _by_place(_take(tile + _cells(value, K), wanted, K))
 
 
 @triton.jit
 def _keep_state(tile, value, s, wanted, K: tl.constexpr):
-    at = tile + value[None, None, None, :, None] * K + _places()[:, :, :, None, None]
-    at = at + tl.arange(0, 4)[None, None, None, None, :]
     for i in tl.static_range(0, K // PLACES, 4):
         x = tl.join(tl.join(s[i], s[i + 2]), tl.join(s[i + 1], s[i + 3]))
-        tl.store(at + PLACES * i, tl.reshape(x, (2, 2, 2, value.shape[0], 4)), mask=wanted)
+        x = tl.reshape(x, (2, 2, value.shape[0], 4))
+        tl.store(tile + _cells(value, K) + PLACES * i, x, mask=wanted)
 
 
 @triton.jit
-def _take_row(row, K: tl.constexpr):
-    """The K elements at `row`, pointers to the places' first keys, as K / 8 tensors [2,2,2]."""
-    x = ()
+def _scaled_state(s, factor, K: tl.constexpr):
+    scaled = ()
     for i in tl.static_range(K // PLACES):
-        x = x + (tl.load(row + i // 4 * SPAN + i % 4),)  # noqa: RUF005
-    return x
-
-
-@triton.jit
-def _widen(row, K: tl.constexpr):
-    x = ()
-    for i in tl.static_range(K // PLACES):
-        x = x + (row[i].to(tl.float32)[:, :, :, None],)  # noqa: RUF005
-    return x
+        scaled = scaled + (s[i] * factor,)  # noqa: RUF005
+    return scaled
 
 
 @triton.jit
@@ -77,8 +86,19 @@ def _product(s, x, K: tl.constexpr):
     """S x [BLOCK_V]."""
     total = s[0] * x[0]
     for i in tl.static_range(1, K // PLACES):
-        total = tl.fma(s[i], tl.broadcast_to(x[i], s[i].shape), total)
-    return tl.sum(tl.sum(tl.sum(total, 2), 1), 0)
+        total = tl.fma(s[i], x[i], total)
+    return tl.sum(tl.sum(total, 1), 0)
+
+
+@triton.jit
+def _token(s, q, k, v, e, b, scale, K: tl.constexpr):
+    """u = (v - (S k) e) b, then the state S + u k^T and its output S q * scale [BLOCK_V]."""
+    u = ((v - _product(s, k, K) * e) * b)[None, None, :]
+    moved = ()
+    for i in tl.static_range(K // PLACES):
+        x = s[i]
+        moved = moved + (tl.fma(tl.broadcast_to(u, x.shape), k[i], x),)  # noqa: RUF005
+    return moved, _product(moved, q, K) * scale
 
 
 @triton.jit
@@ -87,27 +107,19 @@ def _recur(
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
 ):  # fmt: skip
     """`rows` tokens from row `begin` on state s; returns the state after them."""
-    shared = (begin * H + head // (HV // H)) * K + _places()
-    k_next = _take_row(k + shared, K)
-    q_next = _take_row(q + shared, K)
+    shared = (begin * H + head // (HV // H)) * K + _cells(value, 0)
+    k_next = _take(k + shared, True, K)
+    q_next = _take(q + shared, True, K)
     for t in range(rows):
-        k_t = _widen(k_next, K)
-        q_t = _widen(q_next, K)
+        k_t = _by_place(k_next)
+        q_t = _by_place(q_next)
         ahead = shared + tl.minimum(t + 1, rows - 1) * (H * K)
-        k_next = _take_row(k + ahead, K)
-        q_next = _take_row(q + ahead, K)
+        k_next = _take(k + ahead, True, K)
+        q_next = _take(q + ahead, True, K)
         at = (begin + t) * HV + head
         v_t = tl.load(v + at * V + value).to(tl.float32)
-        e = tl.exp2(tl.load(g + at) * LOG2E)
-        decayed = ()
-        for i in tl.static_range(K // PLACES):
-            decayed = decayed + (s[i] * e,)  # noqa: RUF005
-        u = ((v_t - _product(decayed, k_t, K)) * tl.load(beta + at))[None, None, None, :]
-        s = ()
-        for i in tl.static_range(K // PLACES):
-            x = decayed[i]
-            s = s + (tl.fma(tl.broadcast_to(u, x.shape), tl.broadcast_to(k_t[i], x.shape), x),)  # noqa: RUF005
-        o = _product(s, q_t, K) * scale
+        s = _scaled_state(s, tl.exp2(tl.load(g + at) * LOG2E), K)
+        s, o = _token(s, q_t, k_t, v_t, 1.0, tl.load(beta + at), scale, K)
         tl.store(out + at * V + value, o.to(out.dtype.element_ty))
     return s
 

@@ -29,9 +29,10 @@ def test_rows_do_not_see_the_end_of_their_chunk(place: str, implementation: str)
         assert_same_bits(module.gated_delta_rule(**part, cu_seqlens=edges((cut,), place)), whole[:cut])
 
 
-def test_steps(place: str) -> None:
+@pytest.mark.parametrize("implementation", ["gdn_rxc", "gdn_cpr"])
+def test_steps(place: str, implementation: str) -> None:
     """Row by row, in caches full of NaN."""
-    module, given = kernel("gdn_rxc", place), fast(LENGTH, place)
+    module, given = kernel(implementation, place), fast(LENGTH, place)
     whole = module.gated_delta_rule(**given, cu_seqlens=edges((LENGTH,), place))
     found = torch.full_like(whole, torch.nan)
     lanes = torch.ones(1, dtype=torch.int32, device=DEVICE[place])

@@ -28,7 +28,7 @@ LAUNCHED = {
     "gdn_native_chunk": {"_hopper_scan_kernel", "_gradient_kernel"},
     "gdn_cpr": {
         "_hopper_scan_kernel",
-        "_chunk_recurrent_kernel",
+        "_hopper_chunk_recurrent_kernel",
         "_gradient_kernel",
         "_cpr_step_kernel",
         "_chain_kernel",

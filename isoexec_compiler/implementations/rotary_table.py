@@ -12,10 +12,13 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
         yield f"rotary_dim {attributes['rotary_dim']} exceeds head_dim {attributes['head_dim']}"
 
 
+FEW = 16384  # heads of tokens that do not fill the machine: more programs serve them sooner
+
+
 def _recommend(attributes: Values) -> Settings:
-    rows = max(1, 2048 // int(attributes["head_dim"]))
-    rows = 1 << (rows.bit_length() - 1)
-    return Settings(launch={"sm90": ((None, {"rows": min(rows, 16), "num_warps": 4}),)})
+    fit = 1 << (max(1, 4096 // int(attributes["head_dim"])).bit_length() - 1)
+    few, many = ({"rows": rows, "num_warps": 4} for rows in (max(1, min(fit // 2, 16)), min(fit, 32)))
+    return Settings(launch={"sm90": ((FEW, few), (None, many))})
 
 
 IMPLEMENTATION = Implementation(

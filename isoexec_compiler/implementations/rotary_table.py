@@ -12,13 +12,13 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
         yield f"rotary_dim {attributes['rotary_dim']} exceeds head_dim {attributes['head_dim']}"
 
 
-FEW = 16384  # heads of tokens that do not fill the machine: more programs serve them sooner
-
-
 def _recommend(attributes: Values) -> Settings:
-    fit = 1 << (max(1, 4096 // int(attributes["head_dim"])).bit_length() - 1)
-    few, many = ({"rows": rows, "num_warps": 4} for rows in (max(1, min(fit // 2, 16)), min(fit, 32)))
-    return Settings(launch={"sm90": ((FEW, few), (None, many))})
+    fit = max(1, 2048 // int(attributes["head_dim"]))
+    rows = min(16, 1 << (fit.bit_length() - 1))
+    # Few heads of tokens are served sooner by more programs; many need each token's angles fewer times.
+    return Settings(
+        launch={"sm90": ((16384, {"rows": rows, "num_warps": 4}), (None, {"rows": 2 * rows, "num_warps": 4}))}
+    )
 
 
 IMPLEMENTATION = Implementation(

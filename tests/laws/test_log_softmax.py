@@ -11,7 +11,6 @@ from isoexec_compiler.ops.log_softmax import reference
 from isoexec_compiler.registry import implementations
 from tests.support.bits import assert_same_bits, bits, differing, one_nan, poison, poisoned_outputs
 from tests.support.inputs import batch, integers, normal, slices
-from tests.support.ptx import compiled_launches, offences
 from tests.support.rendering import render_kernel
 from tests.support.targets import DEVICE, INTERPRETING, TARGET
 
@@ -147,31 +146,6 @@ def test_triton_has_the_bits_of_the_cpu_for_every_launch(triton_place: str, temp
         assert_same_bits(one_nan(sharded(module, there, wanted, 4)), one_nan(sharded(cpu, values, targets, 4)))
 
 
-@pytest.mark.skipif(INTERPRETING, reason="clusters are not interpreted")
-@pytest.mark.parametrize("rows", [1, 17, 1027])
-@pytest.mark.parametrize("leaf", [40, 64, 200, 264, 18992])
-def test_a_cluster_has_the_bits_of_leaves(triton_place: str, rows: int, leaf: int) -> None:
-    """Leaves of less than a block, of one, of three and a rest with padding, of four and a rest, and those of Qwen3."""
-    constants = {"leaves": 8, "block": 4096, "lanes": 512} if leaf > 4096 else CONSTANTS
-    padded = 8 * leaf
-    vocab = padded - 5 if leaf == 200 else padded
-    values = logits(rows, triton_place, padded=padded)
-    values[0, 3:9] = -INF
-    if rows > 6:
-        values[1, leaf + 3], values[2, -7], values[3], values[4, : padded // 2] = INF, float("nan"), -INF, -INF
-    leaves, cluster = (
-        kernel(triton_place, vocab, padded, 0.6, constants, **LEAVES | {"schedule": schedule})
-        for schedule in ("leaves", "cluster")
-    )
-    assert cluster.fits(cluster.CUT)
-    with poisoned_outputs():
-        for columns in {vocab, padded}:
-            found, wanted = (module.log_softmax(values[:, :columns]) for module in (cluster, leaves))
-            assert_same_bits(one_nan(found), one_nan(wanted))
-        again = cluster.log_softmax(values)
-        assert_same_bits(one_nan(again), one_nan(cluster.log_softmax(values)), "twice")
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_accuracy(place: str, temperature: float) -> None:
     """z and its distance to the maximum are rounded, each within half a unit of at most 128; the logarithm of the sum,
@@ -263,24 +237,3 @@ def test_recommended_constants_fit_published_vocabularies() -> None:
         assert all(constants[name] in field.choices for name, field in known.constants.items())
     unfit = {"vocab": 151936, "padded_vocab": 151900, "temperature": 1.0}
     assert len(list(known.problems(unfit, {"leaves": 8, "block": 16, "lanes": 32}))) == 3
-
-
-@pytest.mark.skipif(INTERPRETING, reason="an interpreting process compiles nothing")
-@pytest.mark.parametrize("vocab", [151936, 248320])
-def test_ptx(vocab: int) -> None:
-    attributes = {"vocab": vocab, "padded_vocab": vocab, "temperature": 1.0}
-    values, targets = torch.empty(32, vocab), torch.zeros(32, dtype=torch.int64)
-    with compiled_launches() as compiled:
-        for launch in (LEAVES, {**LEAVES, "schedule": "cluster"}):
-            module = render_kernel(NAME, "sm90", attributes, launch=((None, launch),))
-            module.log_softmax(values)
-            module.token_logprobs(values, targets)
-        module.shard_gradient(values, targets, torch.empty(32, 2), torch.empty(32), start=0)
-    for variant in compiled:
-        # The fused operations of exp have exact products.
-        assert offences(variant.ptx, allowed=("fused multiply-add",)) == ()
-    wide = {"_leaf_sums_kernel": "ld.global.v4.b32", "_log_softmax_cluster_kernel": "cp.async.cg.shared.global"}
-    for name, instruction in wide.items():
-        ptx = next(variant.ptx for variant in compiled if variant.name == name)
-        assert ptx.count(instruction) >= 8, "a block, sixteen bytes at a time"
-        assert ptx.count("st.shared") <= 16, "no block reaches shared memory through registers"

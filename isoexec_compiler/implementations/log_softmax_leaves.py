@@ -59,8 +59,8 @@ IMPLEMENTATION = Implementation(
                 type="enum",
                 choices=("leaves", "cluster"),
                 free=True,
-                doc="of every column of whole rows; leaves: one kernel sums leaves and another writes; cluster: a row "
-                "in a cluster of programs, which sum leaves, exchange sums and write (eight leaves at most)",
+                doc="of every column of whole rows; leaves: one kernel sums leaves and another writes; cluster: the "
+                "programs of a cluster hold a row, a leaf each, until they write it (where up to eight leaves fit)",
             ),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program (leaves)"),
             "finish_block": Field(

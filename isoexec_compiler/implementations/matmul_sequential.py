@@ -55,9 +55,10 @@ def _recommend(attributes: Values) -> Settings:
         launch = ((16, few), (64, some), (None, many))
     else:
         streamed: Values = {**many, "schedule": "persistent", "num_stages": 8}
+        beside: Values = {**streamed, "schedule": "columns", "block_m": 64, "group": 1}
         launch = (
             (16, few),
-            (64, some),
+            (64, beside if wide else some),
             (128, {**streamed, "block_m": 64, "block_n": 64, "num_stages": 13}),
             (2048, {**streamed, "block_n": 128}),
             (None, streamed),
@@ -81,10 +82,11 @@ IMPLEMENTATION = Implementation(
         "sm90": {
             "schedule": Field(
                 type="enum",
-                choices=("tiles", "persistent", "cublas"),
+                choices=("tiles", "persistent", "columns", "cublas"),
                 free=True,
-                doc="tiles: one program a tile; persistent: warp-specialised, block_k 64 only; cublas: the vendor's "
-                "product, only for shapes and rows where the law found it equal on the device",
+                doc="tiles: one program a tile; persistent: warp-specialised, block_k 64 only; columns: so too, tiles "
+                "of 64 rows by 192 outputs; cublas: the vendor's product, only for shapes and rows where the law found "
+                "it equal on the device",
             ),
             **TILE_LAUNCH,
         }

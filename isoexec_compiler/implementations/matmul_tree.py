@@ -36,13 +36,14 @@ def _recommend(attributes: Values) -> Settings:
         launch = ((16, beside), (None, {**tile, "share": 2}))
     else:
         streamed: Values = {**tile, "schedule": "persistent", "num_stages": 10}
+        halved: Values = {**streamed, "schedule": "halves"}
         # As many rows as make one wave of tiles on 132 multiprocessors.
-        small, middle = (132 // -(-n // 64) * rows for rows in (64, 128))
+        small, middle = (132 // -(-n // width) * 64 for width in (64, 128))
         launch = (
             (16, beside),
-            (64, {**streamed, "block_n": 32, "num_stages": 16}),
-            *(((small, streamed),) if small > 64 else ()),
-            *(((middle, {**streamed, "block_m": 128}),) if middle > 64 else ()),
+            (64, {**halved, "block_n": 32}),
+            *(((small, halved),) if small > 64 else ()),
+            *(((middle, {**halved, "block_n": 128}),) if middle > 64 else ()),
             (None, {**streamed, "block_m": 128, "block_n": 128}),
         )
     return Settings(constants={"leaves": 8, "leaf_dtype": "fp32", "block_k": block}, launch={"sm90": launch})
@@ -70,10 +71,11 @@ IMPLEMENTATION = Implementation(
         "sm90": {
             "schedule": Field(
                 type="enum",
-                choices=("tiles", "warps", "persistent"),
+                choices=("tiles", "warps", "persistent", "halves"),
                 free=True,
                 doc="tiles: `share` leaves one after the other in a program, a second kernel for the levels above; "
-                "warps: all leaves of a tile side by side in a program; persistent: as tiles, warp-specialised",
+                "warps: all leaves of a tile side by side in a program; persistent: as tiles, warp-specialised; "
+                "halves: so too, 64 rows a tile, half of the leaves in each of two warpgroups",
             ),
             "share": Field(
                 type="int", choices=(1, 2, 4, 8), free=True, doc="leaves of one program (tiles, persistent)"

@@ -6,29 +6,16 @@ wait for nothing but operands, so that one stores its rows while the other multi
 """
 
 from collections.abc import Mapping
-from functools import cache
 
 import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .hopper_leaves import next_slot, root
-
-BLOCK_K = gl.constexpr(64)
-SHARED_BYTES = 226 << 10  # of the 227 KiB a program may have; the rest holds barriers
-
-
-@gluon.jit
-def _corner(tile, rows, N: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr):
-    columns: gl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
-    first = tile // (GROUP * columns) * GROUP
-    height = min((rows + BLOCK_M - 1) // BLOCK_M - first, GROUP)
-    inside = tile % (GROUP * columns)
-    return (first + inside % height) * BLOCK_M, inside // height * BLOCK_N
+from .hopper_leaves import root
+from .hopper_tiles import BLOCK_K, SHARED_BYTES, corner, describe, multiprocessors, next_slot, store_tile
 
 
 @gluon.jit
@@ -40,7 +27,7 @@ def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.
     slot = 0
     phase = 0
     for work in range(gl.program_id(0), tiles * PARTS, gl.num_programs(0)):
-        row, column = _corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
+        row, column = corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
         first = work // tiles * K
         for k in range(first, first + K, BLOCK_K):
             mbarrier.wait(empty.index(slot), phase ^ 1)
@@ -59,24 +46,17 @@ def _multiply(out, staging, kept, anywhere, x_tiles, w_tiles, full, empty, rows,
               BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
               STAGED: gl.constexpr, KEPT: gl.constexpr):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    m = HALF * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
-    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))[None, :]
     steps: gl.constexpr = K // LEAVES // BLOCK_K
     slot = 0
     phase = 0
     for work in range(gl.program_id(0), tiles * PARTS, gl.num_programs(0)):
-        row, column = _corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
+        row, column = corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
         node, slot, phase = root(x_tiles, w_tiles, full, empty, slot, phase, kept, anywhere, rows < 0, LEAVES, steps,
                                  LEAF_DTYPE, STAGES, layout)  # fmt: skip
-        if STAGED:
-            if not KEPT:
-                tma.store_wait(0)
-            staging.store(node.to(out.dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(out, [row + HALF * 64, column], staging)
-        else:
-            place = ((work // tiles).to(gl.int64) * rows + row + m) * N + column + n
-            gl.store(out + place, node, (row + m < rows) & (column + n < N))
+        if not KEPT:
+            tma.store_wait(0)
+        place = out if STAGED else out + (work // tiles).to(gl.int64) * rows * N
+        store_tile(place, staging, node, row + HALF * 64, column, rows, N, STAGED)
     tma.store_wait(0)
 
 
@@ -140,16 +120,6 @@ def _hopper_gemm_kernel(x, weight, out, anywhere, rows, N: gl.constexpr, K: gl.c
         )  # fmt: skip
 
 
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _describe(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    layout = gl.NVMMASharedLayout(min(128, 2 * columns), 16, 2)
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
-
-
 def hopper_gemm(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -176,11 +146,11 @@ def hopper_gemm(
     stages = min(launch["num_stages"], (SHARED_BYTES - held) // stage)
     work = triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n) * parts
     resident = 1 if block_m == 128 else min(2, SHARED_BYTES // (held + stages * stage))
-    programs = min(work, resident * _multiprocessors(x.device))
+    programs = min(work, resident * multiprocessors(x.device))
     _hopper_gemm_kernel[(programs,)](
-        _describe(x, min(64, max(16, triton.next_power_of_2(rows))), BLOCK_K.value),
-        _describe(weight, block_n, BLOCK_K.value),
-        _describe(out, 64, block_n) if staged else out, out, rows, columns, x.shape[1] // parts, parts, leaves,
+        describe(x, min(64, max(16, triton.next_power_of_2(rows))), BLOCK_K.value),
+        describe(weight, block_n, BLOCK_K.value),
+        describe(out, 64, block_n) if staged else out, out, rows, columns, x.shape[1] // parts, parts, leaves,
         leaf_dtype, block_m, block_n, stages, launch["group"], staged, kept,
         num_warps=4, maxnreg=None if block_m == 128 else 128, enable_fp_fusion=False, launch_pdl=launch["overlap"],
     )  # fmt: skip

@@ -55,6 +55,11 @@ def launches(implementation: str, place: str) -> tuple[Launch, ...]:
         found += [
             one("persistent", m, n, 4, stages, 1 + share % 8, share) for share in shares for m, n, stages in streamed
         ]
+        if implementation == "matmul_tree":
+            halves = ((16, 10), (32, 8), (64, 2), (128, 8))
+            found += [one("halves", 64, n, 4, stages, group, 8) for n, stages in halves for group in (1, 8)]
+        else:
+            found += [one("columns", 64, 64, 4, stages, group) for stages, group in ((2, 1), (8, 8))]
     return tuple(found)
 
 

@@ -7,6 +7,7 @@ the operator the ledger counts, and a tap, when set, sees each result.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -95,6 +96,12 @@ def bind(side: str, target: str) -> None:
         for operator in OPERATORS.values():
             if hasattr(module, operator.function):
                 BOUND.table[region, operator.function] = getattr(module, operator.function)
+    if target != "cpu":
+        from .quick_launch import quicken
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith(f"{package.NAME}."):
+                quicken(module)
 
 
 @contextmanager

@@ -40,8 +40,13 @@ ENGINE = {
     "enable_prefix_caching": True,
     "gpu_memory_utilization": 0.5,
     "disable_log_stats": True,
-    "compilation_config": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256]},
+    # Up to the tokens of a step: a step that is not captured waits for the host, ours and the stock engine's alike.
+    "compilation_config": {
+        "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048]
+    },
 }
+HYBRID = {"max_num_batched_tokens": 4096}  # no less than a block of its cache
+STOCK_HYBRID = {"mamba_ssm_cache_dtype": "float32", "additional_config": {"gdn_prefill_backend": "triton"}}
 ROWS = 8192  # tokens scored at once
 
 
@@ -69,14 +74,13 @@ def engine(args: argparse.Namespace, bound: bool, **more: Any) -> Any:
     """vLLM in this process, stock or bound."""
     from vllm import LLM
 
-    arguments = {**ENGINE, "model": str(Path(args.out) / "model"), **more}
+    hybrid = "gdn" in document(args)["model"]["layers"]
+    arguments = {**ENGINE, "model": str(Path(args.out) / "model"), **(HYBRID if hybrid else {}), **more}
     if bound:
         settings = importlib.import_module(f"{args.contract}.adapters.vllm_settings")
         return LLM(**settings.engine_arguments(**arguments))
     backend = {"attention_backend": "TRITON_ATTN"} if DEVICE == "cuda" else {}
-    if "gdn" in document(args)["model"]["layers"]:
-        backend |= {"mamba_ssm_cache_dtype": "float32", "additional_config": {"gdn_prefill_backend": "triton"}}
-    return LLM(**arguments, **backend, dtype="bfloat16")
+    return LLM(**arguments, **backend, **(STOCK_HYBRID if hybrid else {}), dtype="bfloat16")
 
 
 def sample(llm: Any, requests: list[list[int]], tokens: int, *, warm: bool = True) -> dict[str, Any]:

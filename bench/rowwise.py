@@ -150,8 +150,10 @@ def cases(quick: bool) -> Iterator[Case]:
     if quick:
         for rows, warps in ((1, 2), (1, 4), (2, 4), (2, 8), (4, 8)):
             yield from norms(8192, 4096, {"rows": rows, "num_warps": warps})
-        for schedule, warps in (("leaves", 4), ("leaves", 8), ("cluster", 4), ("cluster", 8)):
-            launch: Values = {"schedule": schedule, "num_warps": warps, "finish_block": 1024}
+        for schedule, stages, warps in (("leaves", 1, 4), ("leaves", 3, 4), ("cluster", 1, 4), ("cluster", 1, 8)):
+            launch: Values = {
+                "schedule": schedule, "num_warps": 4, "finish_block": 1024, "stages": stages, "cluster_warps": warps
+            }  # fmt: skip
             yield from log_softmax(1024, 151936, launch)
     for rows in (16, 8192):
         yield silu(rows, 12288)

@@ -17,7 +17,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from .hopper_leaf_sums import add_block, add_rest, exchange, layouts, nothing_yet, places
 from .leaf_cut import Cut
 
-FEW_ROWS = 16  # no more than fill the machine once: each program is alone on its multiprocessor
 MANY_ROWS, SHARE = 1024, 3  # from so many rows on, a cluster takes so many, one after the other
 
 
@@ -68,15 +67,14 @@ def _log_softmax_cluster_kernel(logits, sums, out, rows, WIDTH: gl.constexpr, RO
             z_short = gl.load(source + short, mask=short < known, other=float("-inf"))
 
 
-def log_softmax_cluster(logits: torch.Tensor, out: torch.Tensor, cut: Cut, *, scale: float) -> None:
+def log_softmax_cluster(logits: torch.Tensor, out: torch.Tensor, cut: Cut, *, scale: float, num_warps: int) -> None:
     """Fills out [T, V], T > 0, with the log-probabilities of logits [T, V] fp32 times `scale`.
 
     `cut` must fit a cluster, see `hopper_leaf_sums`.
     """
     rows, width = logits.shape
-    warps = 8 if rows <= FEW_ROWS else 4
     sums = logits.new_empty(rows, 2 * cut.leaves)
     _log_softmax_cluster_kernel[(triton.cdiv(rows, SHARE if rows >= MANY_ROWS else 1),)](
         logits, sums, out, rows, WIDTH=width, ROW=logits.stride(0), RECIPROCAL=scale, **cut.constants(),
-        **layouts(cut, warps), num_warps=warps, num_ctas=cut.leaves, enable_fp_fusion=False, launch_pdl=True,
+        **layouts(cut, num_warps), num_warps=num_warps, num_ctas=cut.leaves, enable_fp_fusion=False, launch_pdl=True,
     )  # fmt: skip

@@ -13,10 +13,7 @@ from .leaf_cut import Cut
 from .trees_triton import pair_sum, pair_sum_rows
 
 ALL = tl.constexpr(tl.PropagateNan.ALL)
-# A block is read while one before it is summed, by the same program where there are few, by others where there are many:
-# as many of those as fit with 64 registers a thread hide more than a program's own reading ahead.
-FEW_ROWS, STAGES = 16, 5
-REGISTERS = 64
+REGISTERS = 64  # so that, without reading ahead, eight programs of four warps fit a multiprocessor
 
 
 @triton.jit
@@ -78,18 +75,18 @@ def _leaf_sums_kernel(
     tl.store(place + 1, pair_sum(lanes))
 
 
-def leaf_sums(logits: torch.Tensor, cut: Cut, *, start: int, scale: float, num_warps: int) -> torch.Tensor:
+def leaf_sums(logits: torch.Tensor, cut: Cut, *, start: int, scale: float, num_warps: int, stages: int) -> torch.Tensor:
     """Logits [T, V/W] fp32 from column `start` on -> [T, 2 * leaves here]: (maximum, sum of exp(z - maximum)) by leaf,
-    z being the logits times `scale`.
+    z being the logits times `scale`. Of `stages` blocks one is summed and the others are read ahead; where that is one,
+    other programs read meanwhile.
     """
     rows, width = logits.shape
     leaves = cut.leaves if width == cut.vocab else width // cut.leaf
     sums = logits.new_empty(rows, 2 * leaves)
-    few = rows <= FEW_ROWS
     if rows:
         _leaf_sums_kernel[rows, leaves](
             logits, sums, start // cut.leaf, leaves, WIDTH=width, ROW=logits.stride(0), RECIPROCAL=scale,
-            WHOLE=cut.whole, STAGES=STAGES if few else 1, **cut.constants(), num_warps=num_warps, num_stages=1,
-            maxnreg=None if few else REGISTERS, enable_fp_fusion=False, launch_pdl=True,
+            WHOLE=cut.whole, STAGES=stages, **cut.constants(), num_warps=num_warps, num_stages=1,
+            maxnreg=REGISTERS if stages == 1 else None, enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return sums

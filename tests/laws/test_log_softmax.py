@@ -20,7 +20,7 @@ CONSTANTS = {"leaves": 8, "block": 16 if INTERPRETING else 64, "lanes": 8 if INT
 VOCAB, PADDED = (300, 320) if INTERPRETING else (1500, 1600)
 LEAF = PADDED // 8
 INF = float("inf")
-LEAVES = {"schedule": "leaves", "num_warps": 4, "finish_block": 1024}
+LEAVES = {"schedule": "leaves", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4}
 ROWS = 3 if INTERPRETING else 9
 
 
@@ -138,8 +138,9 @@ def test_triton_has_the_bits_of_the_cpu_for_every_launch(triton_place: str, temp
     values, targets = logits(ROWS + 2, "cpu"), integers(ROWS + 2, below=VOCAB, seed=6)
     values[0, 3], values[1, 5], values[2], values[3, : VOCAB // 2] = INF, float("nan"), -INF, -INF
     cpu, device = kernel("cpu", temperature=temperature), DEVICE[triton_place]
-    for warps, size in ((1, 512), (8, 2048)):
-        module = kernel(triton_place, temperature=temperature, schedule="leaves", num_warps=warps, finish_block=size)
+    for warps, size, stages in ((1, 512, 1), (8, 2048, 2), (4, 1024, 5)):
+        launch = LEAVES | {"num_warps": warps, "finish_block": size, "stages": stages}
+        module = kernel(triton_place, temperature=temperature, **launch)
         there, wanted = values.to(device), targets.to(device)
         assert_same_bits(one_nan(module.log_softmax(there)), one_nan(cpu.log_softmax(values)))
         assert_same_bits(one_nan(module.token_logprobs(there, wanted)), one_nan(cpu.token_logprobs(values, targets)))

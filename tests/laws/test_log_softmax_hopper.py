@@ -13,9 +13,10 @@ from tests.support.targets import INTERPRETING
 
 
 @pytest.mark.skipif(INTERPRETING, reason="clusters are not interpreted")
+@pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize("rows", [1, 17, 1027])
 @pytest.mark.parametrize("leaf", [40, 64, 200, 264, 18992])
-def test_a_cluster_has_the_bits_of_leaves(triton_place: str, rows: int, leaf: int) -> None:
+def test_a_cluster_has_the_bits_of_leaves(triton_place: str, leaf: int, rows: int, warps: int) -> None:
     """Leaves of less than a block, of one, of three and a rest with padding, of four and a rest, and those of Qwen3."""
     constants = {"leaves": 8, "block": 4096, "lanes": 512} if leaf > 4096 else CONSTANTS
     padded = 8 * leaf
@@ -25,7 +26,7 @@ def test_a_cluster_has_the_bits_of_leaves(triton_place: str, rows: int, leaf: in
     if rows > 6:
         values[1, leaf + 3], values[2, -7], values[3], values[4, : padded // 2] = INF, float("nan"), -INF, -INF
     leaves, cluster = (
-        kernel(triton_place, vocab, padded, 0.6, constants, **LEAVES | {"schedule": schedule})
+        kernel(triton_place, vocab, padded, 0.6, constants, **LEAVES | {"schedule": schedule, "cluster_warps": warps})
         for schedule in ("leaves", "cluster")
     )
     assert cluster.fits(cluster.CUT)

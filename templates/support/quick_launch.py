@@ -65,10 +65,10 @@ class _Launcher:
 
 def _mark(argument: Any, loose: bool) -> Any:
     """What of an argument tells kernels apart."""
-    if isinstance(argument, torch.Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
     if argument.__class__ is int:
         return argument.bit_length() // 32 if loose else argument
+    if isinstance(argument, torch.Tensor):
+        return argument.dtype, argument.data_ptr() % 16 == 0
     if isinstance(argument, TensorDescriptor):
         return argument.base.dtype, *argument.block_shape, argument.layout
     if isinstance(argument, tuple):

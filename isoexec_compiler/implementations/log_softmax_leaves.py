@@ -28,7 +28,7 @@ def _recommend(attributes: Values) -> Settings:
     block = min(4096, 1 << (leaf - 1).bit_length())
     free: Values = {"schedule": "cluster", "num_warps": 4, "finish_block": 1024}
     # Few rows leave each program alone on its multiprocessor.
-    few: Values = {**free, "stages": 5, "cluster_warps": 8}
+    few: Values = {**free, "stages": 4, "cluster_warps": 8}
     many: Values = {**free, "stages": 1, "cluster_warps": 4}
     return Settings(
         constants={"leaves": 8, "block": block, "lanes": min(512, block)}, launch={"sm90": ((16, few), (None, many))}
@@ -70,7 +70,7 @@ IMPLEMENTATION = Implementation(
                 type="int", choices=(512, 1024, 2048), free=True, doc="columns written by one program (leaves)"
             ),
             "stages": Field(
-                type="int", choices=(1, 2, 3, 4, 5), free=True, doc="blocks in use or being read ahead (leaves)"
+                type="int", choices=(1, 2, 3, 4), free=True, doc="blocks in use or being read ahead (leaves)"
             ),
             "cluster_warps": Field(type="int", choices=(4, 8), free=True, doc="warps in one program (cluster)"),
         }

@@ -50,8 +50,8 @@ def _leaf_sums_kernel(
     maximum = tl.full([1, 1], float("-inf"), tl.float32)
     lanes = tl.zeros([1, LANES], tl.float32)
     logits += row * ROW + begin
+    gdc_launch_dependents()
     gdc_wait()
-    gdc_launch_dependents()  # in this order, so that who follows may read what was there before this kernel
     for block in tl.range(0, FULL * BLOCK, BLOCK, num_stages=STAGES):
         if WHOLE:
             z = tl.load(logits + block + column) * RECIPROCAL

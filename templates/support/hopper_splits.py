@@ -1,24 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits of the keys in `hopper_attention`: which blocks a program owns, and how a split ends."""
+"""How a split of the keys ends in `hopper_attention`: merged into the result of its rows, or left to be combined."""
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-
-
-@gluon.jit
-def block_at(index, first, step, SPLIT_BLOCKS: gl.constexpr):
-    """The index-th block of a program that owns the splits first, first + step, ..."""
-    return (index // SPLIT_BLOCKS * step + first) * SPLIT_BLOCKS + index % SPLIT_BLOCKS
-
-
-@gluon.jit
-def share_of(blocks, first, step, SPLIT_BLOCKS: gl.constexpr):
-    """How many of the first `blocks` blocks that program owns."""
-    splits = blocks // SPLIT_BLOCKS
-    tail = gl.where(splits % step == first, blocks % SPLIT_BLOCKS, 0)
-    return (splits - first + step - 1) // step * SPLIT_BLOCKS + tail
 
 
 @gluon.jit

@@ -120,6 +120,8 @@ def _hopper_chunk_recurrent_kernel(
         cells = (begin * HV + head) * V + gl.arange(0, V, gl.SliceLayout(0, gl.SliceLayout(1, columns)))
         v_next = gl.load(v + cells)
         r = gl.arange(0, CHUNK, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+        total = gl.zeros([2, 2, V], gl.float32, columns)
+        e_scale = 0.0
         after = -1
         for _ in range(1 + gl.sum((lifts != 1.0).to(gl.int32), 0)):
             end = gl.min(gl.where((lifts != 1.0) & (r > after), r, rows), 0)
@@ -131,36 +133,39 @@ def _hopper_chunk_recurrent_kernel(
                 product = s[0] * k_t[0]
                 for i in gl.static_range(1, K // PLACES):
                     product = gl.fma(s[i], k_t[i], product)
+                # The output of the row before: its sum runs under this row's first product.
+                o = gl.sum(gl.sum(total, 1), 0) * e_scale
+                gl.store(out + cells + (t - 1) * (HV * V), o.to(out.dtype.element_ty), mask=t > 0)
                 u = (v_t - gl.sum(gl.sum(product, 1), 0) * _scalar(four[0])) * _scalar(four[1])
                 u = gl.broadcast(u[None, None, :], s[0])[0]
                 # The keys are read again: held, they would take the registers of a third program.
                 again = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [t], gl.int32, is_pure=True, pack=1)
                 k_t = _row(keys, again, s[0], vectors)
                 q_t = _row(queries, t, s[0], vectors)
-                total = gl.zeros_like(product)
+                e_scale = _scalar(four[2])
                 moved = ()
                 for i in gl.static_range(K // PLACES):
                     moved = moved + (gl.fma(u, k_t[i], s[i]),)  # noqa: RUF005
                     total = gl.fma(moved[i], q_t[i], total) if i > 0 else moved[i] * q_t[i]
                 s = moved
-                o = gl.sum(gl.sum(total, 1), 0) * _scalar(four[2])
-                gl.store(out + cells + t * (HV * V), o.to(out.dtype.element_ty))
             lift = gl.where(end < rows, gl.max(gl.where(r == end, lifts, 0.0), 0), 1.0)
             lifted = ()
             for i in gl.static_range(K // PLACES):
                 lifted = lifted + (s[i] * lift,)  # noqa: RUF005
             s = lifted
             after = end
+        o = gl.sum(gl.sum(total, 1), 0) * e_scale
+        gl.store(out + cells + (rows - 1) * (HV * V), o.to(out.dtype.element_ty))
         if (keep > 0) & (rows < CHUNK):
             slot = gl.load(slots + sequence)
             if slot > 0:
                 kept = slot.to(gl.int64) * HV + head
                 G = gl.load(scalars + unit * (3 * CHUNK) + r, mask=r < rows)
                 gl.store(decay + kept * CHUNK + r, G, mask=r < rows)
-                for i in gl.static_range(0, K // PLACES, 4):
-                    x = gl.join(gl.join(s[i], s[i + 2]), gl.join(s[i + 1], s[i + 3]))
-                    x = gl.convert_layout(gl.reshape(x, [2, 2, V, 4]), vectors)
-                    gl.store(running + kept * (V * K) + inner + PLACES * i, x)
+                # Element by element: vectors would tie the registers of the loop to one another.
+                first = _four(inner, columns)[0]
+                for i in gl.static_range(K // PLACES):
+                    gl.store(running + kept * (V * K) + first + i // 4 * SPAN + i % 4, s[i])
 
 
 def hopper_chunk_recurrent(arguments: tuple[object, ...], starts: torch.Tensor, keep: bool, **sizes: int) -> None:

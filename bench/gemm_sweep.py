@@ -71,11 +71,15 @@ def streamed_group() -> Iterator[Case]:
     for n, k, rows in ((6144, 4096, 1), (6144, 4096, 16), (24576, 4096, 16), (151936, 4096, 16), (6144, 4096, 32)):
         plain = tiles(16, (32, 2, 8), (64, 4, 4), (32, 2, 6))
         yield sequential(n, k, rows, *plain, *streamed((32, 8), (32, 16), (64, 8), (64, 13), (16, 12)))
+    for n, rows in ((24576, 64), (151936, 64), (6144, 128), (24576, 128)):
+        yield sequential(n, 4096, rows, *tiles(64, (64, 4, 4), (128, 8, 3)), ("columns", 64, 64, 4, 8, 8))
     for n, k, rows in ((4096, 4096, 16), (4096, 12288, 16), (2048, 4096, 16), (4096, 4096, 32), (4096, 12288, 32)):
         plain = warps(16, (16, 8, 4), (32, 8, 4), (32, 4, 4), (16, 4, 4))
         yield tree(n, k, rows, *plain, *streamed((16, 12), (16, 16), (32, 8), (32, 16), (64, 10)))
     for n, k in ((4096, 4096), (4096, 12288), (2048, 4096)):
         yield tree(n, k, 64, ("tiles", 64, 64, 4, 4, 1, 1), *streamed((32, 12), (32, 14), (32, 16), (16, 16)))
+        for rows, width in ((16, 32), (64, 32), (128, 64), (256, 64), (256, 128), (512, 128)):
+            yield tree(n, k, rows, *PERSISTENT[:1], ("halves", 64, width, 4, 9, 8, 8))
 
 
 GROUPS = {"persistent": persistent_group, "streamed": streamed_group}

@@ -55,11 +55,10 @@ def _recommend(attributes: Values) -> Settings:
         launch = ((16, few), (64, some), (None, many))
     else:
         streamed: Values = {**many, "schedule": "persistent", "num_stages": 8}
-        beside: Values = {**streamed, "schedule": "columns", "block_m": 64, "group": 1}
         launch = (
             (16, few),
-            (64, beside if wide else some),
-            (128, {**streamed, "block_m": 64, "block_n": 64, "num_stages": 13}),
+            *(() if wide else ((64, some),)),
+            (128, {**streamed, "schedule": "columns", "block_m": 64}),
             (2048, {**streamed, "block_n": 128}),
             (None, streamed),
         )

@@ -18,7 +18,7 @@ IMPLEMENTATION = Implementation(
     dtypes={"sm90": ("bf16",), "cpu": ("bf16", "fp32")},
     launch={
         "sm90": {
-            "rows": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="rows in one program"),
+            "rows": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="rows of 512 columns in one program"),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program"),
         }
     },

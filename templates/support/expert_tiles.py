@@ -4,6 +4,9 @@
 A counting sort without atomics. A thread stands for an expert and walks the slots of a block in order: first to count
 its own, then to place them behind all earlier blocks. Slots of one expert stay in ascending order. Shapes depend on the
 number of slots and experts alone, so that a CUDA graph can hold the whole layer.
+
+A kernel of many programs lets the next one start when its own work is done: programs that came earlier would crowd on
+the processors that are free first.
 """
 
 from __future__ import annotations
@@ -41,10 +44,10 @@ def _count_kernel(experts, counts, slots, EXPERTS: tl.constexpr, WIDTH: tl.const
     """counts[b, e]: how many slots of block b chose expert e."""
     column = tl.arange(0, WIDTH)
     none = tl.zeros((WIDTH,), tl.int32)
-    gdc_launch_dependents()
     gdc_wait()
     first = tl.program_id(0) * BLOCK
     total = _walk(experts, experts, none, first, slots, column, column < EXPERTS, False, BLOCK, GROUP)
+    gdc_launch_dependents()
     tl.store(counts + tl.program_id(0) * EXPERTS + column, total, mask=column < EXPERTS)
 
 
@@ -53,7 +56,6 @@ def _before_kernel(counts, blocks, EXPERTS: tl.constexpr, SOME: tl.constexpr, GR
     """counts[b, e]: how many slots of blocks before b chose expert e; counts[blocks, e]: of all. SOME experts."""
     column = tl.program_id(0) * SOME + tl.arange(0, SOME)[None, :]
     total = tl.zeros((1, SOME), tl.int32)
-    gdc_launch_dependents()
     gdc_wait()
     for first in range(0, blocks, GROUP):
         block = first + tl.arange(0, GROUP)[:, None]
@@ -61,6 +63,7 @@ def _before_kernel(counts, blocks, EXPERTS: tl.constexpr, SOME: tl.constexpr, GR
         count = tl.load(counts + block * EXPERTS + column, mask=mask, other=0)
         tl.store(counts + block * EXPERTS + column, total + tl.cumsum(count, 0) - count, mask=mask)
         total += tl.sum(count, 0)[None, :]
+    gdc_launch_dependents()
     tl.store(counts + blocks * EXPERTS + column, total, mask=column < EXPERTS)
 
 
@@ -71,7 +74,6 @@ def _place_kernel(experts, counts, order, offsets, slots, blocks, EXPERTS: tl.co
     index = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     known = column < EXPERTS
-    gdc_launch_dependents()
     gdc_wait()
     total = tl.load(counts + blocks * EXPERTS + column, mask=known, other=0)
     end = tl.cumsum(total, 0)
@@ -80,6 +82,7 @@ def _place_kernel(experts, counts, order, offsets, slots, blocks, EXPERTS: tl.co
         tl.store(offsets + column, 0, mask=column == 0)
     place = end - total + tl.load(counts + index * EXPERTS + column, mask=known, other=0)
     _walk(experts, order, place, index * BLOCK, slots, column, known, True, BLOCK, GROUP)
+    gdc_launch_dependents()
 
 
 @triton.jit(do_not_specialize=["slots"])

@@ -117,7 +117,7 @@ def _multiply(out, order, table, live, tile_rows, w_tiles, rows_full, rows_empty
                     )  # fmt: skip
                     target = (out + column * width + place)[:, None]
                     target += gl.arange(0, COLUMNS, gl.SliceLayout(0, WIDE))[None, :]
-                    gl.store(target, gl.convert_layout(root, WIDE), mask=mine[:, None])
+                    gl.store(target, gl.convert_layout(root, WIDE), mask=mine[:, None], cache_modifier=".cs")
             else:
                 for chunk in gl.static_range(chunks):
                     mbarrier.wait(rows_full.index(chunk), turn)

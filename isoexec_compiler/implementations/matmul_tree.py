@@ -43,7 +43,7 @@ def _recommend(attributes: Values) -> Settings:
             (16, beside),
             (64, {**halved, "block_n": 32}),
             *(((small, halved),) if small > 64 else ()),
-            *(((middle, {**halved, "block_n": 128}),) if middle > 64 else ()),
+            *(((middle, {**halved, "block_n": 128}),) if middle > max(small, 64) else ()),
             (None, {**streamed, "block_m": 128, "block_n": 128}),
         )
     return Settings(constants={"leaves": 8, "leaf_dtype": "fp32", "block_k": block}, launch={"sm90": launch})

@@ -15,12 +15,15 @@ from dataclasses import dataclass
 import torch
 
 from bench import harness
-from bench.moe_layer import QWEN3, QWEN3_5, QWEN3_5_TP8, Layer, Shape, SharedExpert
+from bench.moe_layer import FEW, MANY, QWEN3, QWEN3_5, QWEN3_5_TP8, Layer, Shape, SharedExpert
 
 COPIED_BYTES_PER_MS = 4.3e9
 OPERATIONS_PER_MS = 7.9e11
 Run = Callable[[], object]
-CASES = tuple((shape, tokens) for shape in (QWEN3_5, QWEN3, QWEN3_5_TP8) for tokens in (64, 8192, 1, 16, 512, 2048))
+CASES = (
+    *((shape, tokens) for shape in (QWEN3_5, QWEN3, QWEN3_5_TP8) for tokens in (64, 8192, 1, 16, 512, 2048)),
+    *((QWEN3_5, 20480), (FEW, 512), (MANY, 512)),
+)
 QUICK = ((QWEN3_5, 64), (QWEN3_5, 8192))
 
 

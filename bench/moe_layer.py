@@ -55,6 +55,8 @@ class Shape:
 QWEN3_5 = Shape(name="35B-A3B", experts=256, top_k=8, hidden=2048, width=512, shared=True)
 QWEN3_5_TP8 = Shape(name="35B-A3B TP8", experts=256, top_k=8, hidden=2048, width=512, ranks=8)
 QWEN3 = Shape(name="30B-A3B", experts=128, top_k=8, hidden=2048, width=768)
+FEW = Shape(name="8 experts", experts=8, top_k=2, hidden=2048, width=768)
+MANY = Shape(name="512 experts", experts=512, top_k=10, hidden=2048, width=512)
 
 
 @lru_cache(maxsize=1)

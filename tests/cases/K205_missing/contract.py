@@ -1,8 +1,8 @@
 from tests.edits import edit, line
 
-ROPE = line("tiny_dense", "rope")
+ACT = line("tiny_dense", "act")
 
 DATA = edit(
     "tiny_dense",
-    (ROPE, ROPE.split("    launch:")[0]),
+    (ACT, ACT.split("    launch:")[0]),
 )

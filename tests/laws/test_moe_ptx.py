@@ -16,6 +16,7 @@ from isoexec_compiler.registry import Values
 from tests.laws.moe_layer import LARGE
 from tests.support.ptx import Variant, compiled_launches, offences
 from tests.support.rendering import render_kernel
+from tests.support.sass import disassembled, lost_descriptors
 from tests.support.targets import INTERPRETING
 
 BF16 = torch.bfloat16
@@ -97,7 +98,8 @@ def test_no_banned_instruction(name: str, case: str) -> None:
 @pytest.mark.parametrize("name", ["expert_gate_up", "expert_down"])
 @pytest.mark.parametrize("case", ["batch", "prefill"])
 def test_products_neither_spill_nor_wait_for_each_other(name: str, case: str, tmp_path: Path) -> None:
-    """What ptxas says of the warp-specialised kernels: registers suffice, and no wgmma is serialised."""
+    """What ptxas makes of the warp-specialised kernels: registers suffice, no wgmma is serialised, and every one reads
+    the shared memory that it was told to."""
     found = [variant for variant in launches(name, case) if variant.name.startswith("_hopper")]
     assert found
     for variant in found:
@@ -107,6 +109,7 @@ def test_products_neither_spill_nor_wait_for_each_other(name: str, case: str, tm
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         assert "Performance Loss" not in said, said
         assert " 0 bytes spill stores, 0 bytes spill loads" in said, said
+        assert not list(lost_descriptors(disassembled(variant)))
 
 
 def ptxas() -> str:

@@ -100,15 +100,15 @@ def test_a_waiver_holds_through_its_day(days: int, expected: list[str]) -> None:
 
 
 def test_a_launch_parameter_that_moves_bits_is_one_value_in_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    rotary = implementations()["rotary_table"]
-    warps = replace(rotary.launch["sm90"]["num_warps"], free=False)
-    planted = replace(rotary, launch={"sm90": {**rotary.launch["sm90"], "num_warps": warps}})
-    rope = line("tiny_dense", "rope")
-    rows = rope.split("{rows: ")[1].split(",")[0]
-    two = rope.replace(rope.split("sm90: ")[1], "[{max_rows: 64, rows: %s, num_warps: 4}, {rows: %s, num_warps: 8}]\n")
-    data = edit("tiny_dense", (rope, two % (rows, rows)))
+    gate = implementations()["silu_gate_rows"]
+    warps = replace(gate.launch["sm90"]["num_warps"], free=False)
+    planted = replace(gate, launch={"sm90": {**gate.launch["sm90"], "num_warps": warps}})
+    act = line("tiny_dense", "act")
+    block = act.split("{block: ")[1].split(",")[0]
+    two = act.replace(act.split("sm90: ")[1], "[{max_rows: 64, block: %s, num_warps: 4}, {block: %s, num_warps: 8}]\n")
+    data = edit("tiny_dense", (act, two % (block, block)))
     assert codes(data) == []
-    monkeypatch.setitem(implementations(), "rotary_table", planted)  # type: ignore[arg-type]
+    monkeypatch.setitem(implementations(), "silu_gate_rows", planted)  # type: ignore[arg-type]
     assert codes(data) == ["K207"]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from . import package
-from .regions import ops
+from .regions import ops, registered
 from .tree_collectives import tree_all_reduce
 
 _LIBRARY = torch.library.Library(f"isoexec_{package.NAME}", "FRAGMENT")
@@ -35,7 +35,7 @@ def operator(name: str, tensors: str, function: Callable[..., torch.Tensor]) -> 
     _LIBRARY.define(f"{name}({tensors}, str region, str group) -> Tensor")
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"isoexec_{package.NAME}::{name}", shape, lib=_LIBRARY)
-    return getattr(ops, name)
+    return getattr(registered, name)
 
 
 # fp32 nodes [T, N] of every rank -> the rounded root on every rank.

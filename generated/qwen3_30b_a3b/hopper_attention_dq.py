@@ -13,7 +13,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .hopper_rows import advance, owner, probabilities, zero_past
+from .hopper_assignment import aligned_start, owner
+from .hopper_rows import advance, probabilities, zero_past
 
 
 @gluon.jit
@@ -56,10 +57,10 @@ def _gather(scores, products, offset, deltas, position, tile, key, keys, sums, L
 
 
 @gluon.jit
-def _query_rows(q, out, grad, lse, delta, dq, q_tile, grad_tile, ring, place, q_token, q_head, HALF: gl.constexpr,
+def _query_rows(q, out, grad, lse, rows_out, dq, q_tile, grad_tile, ring, place, q_token, q_head, HALF: gl.constexpr,
                 HEADS: gl.constexpr, GROUP: gl.constexpr, SCALE: gl.constexpr, LOG2_SCALE: gl.constexpr,
                 HEAD_DIM: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
-    start, length, tile, blocks, kv_head, pitch = place
+    start, length, tile, blocks, kv_head, pitch, row_start, row_pitch = place
     k_tiles, _, _, empty = ring
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
@@ -80,8 +81,10 @@ def _query_rows(q, out, grad, lse, delta, dq, q_tile, grad_tile, ring, place, q_
     grad_tile.store(grads)
     fence_async_shared()
     deltas = gl.sum(grads.to(gl.float32) * outs.to(gl.float32), 1)
-    gl.store(delta + head.to(gl.int64) * pitch + start + token, deltas, mask=valid)
     lses = gl.load(lse + head.to(gl.int64) * pitch + start + token, mask=valid, other=0.0)
+    known = head.to(gl.int64) * (2 * row_pitch) + row_start + token
+    gl.store(rows_out + known, -lses, mask=valid)
+    gl.store(rows_out + row_pitch + known, deltas, mask=valid)
     offset = gl.expand_dims(-gl.convert_layout(lses, row_layout), 1)
     deltas = gl.expand_dims(gl.convert_layout(deltas, row_layout), 1)
     position = tile + gl.arange(0, 64, row_layout) // GROUP
@@ -108,16 +111,21 @@ def _query_rows(q, out, grad, lse, delta, dq, q_tile, grad_tile, ring, place, q_
     gl.store(dq + rows, q_tile.load(wide), mask=valid[:, None])
 
 
-@gluon.jit(do_not_specialize=["sequences", "pitch", "q_token", "q_head", "k_row", "k_column", "v_row", "v_column"])
-def attention_dq_kernel(q, k, v, out, grad, lse, delta, dq, cu_seqlens, sequences, pitch, q_token, q_head, k_row,
-                         k_column, v_row, v_column, HEADS: gl.constexpr, GROUP: gl.constexpr, SEQUENCES: gl.constexpr,
-                         SCALE: gl.constexpr, LOG2_SCALE: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK: gl.constexpr,
-                         STAGES: gl.constexpr):  # fmt: skip
-    """dq, and delta [q_heads, pitch], of 128 rows: the query heads of a key head for consecutive tokens."""
+@gluon.jit(do_not_specialize=["sequences", "pitch", "row_pitch", "q_token", "q_head", "k_row", "k_column", "v_row",
+                              "v_column"])  # fmt: skip
+def attention_dq_kernel(q, k, v, out, grad, lse, rows_out, dq, cu_seqlens, sequences, pitch, row_pitch, q_token, q_head,
+                        k_row, k_column, v_row, v_column, HEADS: gl.constexpr, GROUP: gl.constexpr,
+                        SEQUENCES: gl.constexpr, SCALE: gl.constexpr, LOG2_SCALE: gl.constexpr, HEAD_DIM: gl.constexpr,
+                        BLOCK: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+    """dq of 128 rows: the query heads of a key head for consecutive tokens.
+
+    And rows_out [q_heads, 2, row_pitch]: what the exponentials of a row and its ds add and subtract.
+    """
     tile_tokens: gl.constexpr = 64 // GROUP * 2
-    slot = gl.num_programs(0) - 1 - gl.program_id(0)  # long rows first
-    kv_head = gl.program_id(1)
-    _, start, length, tile = owner(cu_seqlens, sequences, slot, SEQUENCES, tile_tokens)
+    kv_heads: gl.constexpr = HEADS // GROUP
+    slot = (gl.num_programs(0) - 1 - gl.program_id(0)) // kv_heads  # long rows first, of every head
+    kv_head = gl.program_id(0) % kv_heads
+    sequence, start, length, tile = owner(cu_seqlens, sequences, slot, SEQUENCES, tile_tokens)
     if tile < length:
         blocks = (gl.minimum(tile + tile_tokens, length) + BLOCK - 1) // BLOCK
         q_tiles = gl.allocate_shared_memory(gl.bfloat16, [2, 64, HEAD_DIM], gl.NVMMASharedLayout(128, 16, 2))
@@ -130,14 +138,14 @@ def attention_dq_kernel(q, k, v, out, grad, lse, delta, dq, cu_seqlens, sequence
             mbarrier.init(full.index(stage), count=1)
             mbarrier.init(empty.index(stage), count=2)
         ring = (k_tiles, v_tiles, full, empty)
-        place = (start, length, tile, blocks, kv_head, pitch)
+        place = (start, length, tile, blocks, kv_head, pitch, aligned_start(start, sequence), row_pitch)
         k_step = (kv_head * k_row, kv_head * k_column)
         v_step = (kv_head * v_row, kv_head * v_column)
         gl.warp_specialize(
             [
-                (_query_rows, (q, out, grad, lse, delta, dq, q_tiles.index(0), grad_tiles.index(0), ring, place,
+                (_query_rows, (q, out, grad, lse, rows_out, dq, q_tiles.index(0), grad_tiles.index(0), ring, place,
                                q_token * 8, q_head * 8, 0, HEADS, GROUP, SCALE, LOG2_SCALE, HEAD_DIM, BLOCK, STAGES)),
-                (_query_rows, (q, out, grad, lse, delta, dq, q_tiles.index(1), grad_tiles.index(1), ring, place,
+                (_query_rows, (q, out, grad, lse, rows_out, dq, q_tiles.index(1), grad_tiles.index(1), ring, place,
                                q_token * 8, q_head * 8, 1, HEADS, GROUP, SCALE, LOG2_SCALE, HEAD_DIM, BLOCK, STAGES)),
                 (_copy_keys, (k, v, ring, start, blocks, k_step, v_step, BLOCK, HEAD_DIM, STAGES)),
             ],

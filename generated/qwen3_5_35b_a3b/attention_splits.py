@@ -87,14 +87,16 @@ def share(
     """Tiles of a launch, CTAs that share the splits of one tile, and room for the results of splits.
 
     All from shapes and maxima: no length is read. There are tiles for any division of the rows of q into sequences, and
-    about as many CTAs in all as `programs` asks for, one a tile at least. With one CTA a tile there is no room to give.
+    about as many CTAs in all as `programs` asks for, one a tile at least. With one CTA a tile nothing is stored there.
     """
     tokens, heads, width = q.shape
     slots = tokens // tile_tokens + sequences
     tiles = sequences if max_query <= tile_tokens else slots
     splits = -(-keys // split)
     ctas = max(1, min(splits, programs // (tiles * kv_heads)))
-    shape = (splits, tokens, heads) if ctas > 1 else (0,)
+    if ctas == 1:
+        return slots, ctas, [q, q, q]
+    shape = (splits, tokens, heads)
     shapes = (shape, shape, (*shape, width))
     return slots, ctas, [torch.empty(s, dtype=torch.float32, device=q.device) for s in shapes]
 

@@ -15,13 +15,13 @@ FIXED = {"BLOCK": BLOCK, "STEP": STEP, "num_warps": 4, "num_stages": 3, "enable_
 
 
 @triton.jit
-def _input_gradient_kernel(grad, weight, table, out, INNER: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
-                           STEP: tl.constexpr):  # fmt: skip
+def _input_gradient_kernel(grad, weight, table, live, out, INNER: tl.constexpr, COLUMNS: tl.constexpr,
+                           BLOCK: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
     """A tile of grad [R, INNER] times weight [E, INNER, COLUMNS] of the rows' expert."""
+    if tl.program_id(1) >= tl.load(live):
+        return
     tile = table + tl.program_id(1) * 3
     expert = tl.load(tile)
-    if expert < 0:
-        return
     row = tl.load(tile + 1) + tl.arange(0, BLOCK)
     live = row < tl.load(tile + 2)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -66,9 +66,9 @@ def grouped_input_gradient(grad: torch.Tensor, weight: torch.Tensor, offsets: to
     columns = weight.shape[2]
     out = torch.empty(rows, columns, dtype=torch.float32, device=grad.device)
     if rows:
-        table = tiles(offsets, rows, BLOCK)
+        table, live = tiles(offsets, rows, BLOCK)
         grid = (triton.cdiv(columns, BLOCK), table.shape[0])
-        _input_gradient_kernel[grid](grad.contiguous(), weight, table, out, inner, columns, **FIXED)
+        _input_gradient_kernel[grid](grad.contiguous(), weight, table, live, out, inner, columns, **FIXED)
     return out
 
 

@@ -34,11 +34,12 @@ class Caches(NamedTuple):
 class CprCaches(NamedTuple):
     """What chunkwise-parallel recurrence keeps: the chain, the open chunk's running state, and its rows.
 
-    Bytes per sequence and value head at K = V = 128: 65,536 + 65,536 + 16,384 + 512; keys 16,384 per query/key head.
+    Bytes per sequence and value head at K = V = 128: 65,536 + 65,536 + 16,384 + 768; keys 16,384 per query/key head.
     """
 
     state: torch.Tensor  # [slots, HV, V, K] fp32: the chain at the last chunk edge
-    running: torch.Tensor  # [slots, HV, V, K] fp32: the state after the last row of the open chunk
+    running: torch.Tensor  # [slots, HV, V, K] fp32: Z of `gdn_cpr_triton` after the open chunk's last row
+    decay: torch.Tensor  # [slots, HV, 64] fp32: G
     keys: torch.Tensor  # [slots, H, 64, K] bf16
     values: torch.Tensor  # [slots, HV, 64, V] bf16
     gates: torch.Tensor  # [slots, HV, 64] fp32: g
@@ -98,7 +99,7 @@ def cpr_caches(
 ) -> CprCaches:
     """The same for chunkwise-parallel recurrence."""
     state = torch.empty((2, slots, v_heads, value_dim, key_dim), dtype=torch.float32, device=device)
-    scalars = torch.empty((2, slots, v_heads, CHUNK), dtype=torch.float32, device=device)
+    scalars = torch.empty((3, slots, v_heads, CHUNK), dtype=torch.float32, device=device)
     keys = torch.empty((slots, qk_heads, CHUNK, key_dim), dtype=dtype, device=device)
     values = torch.empty((slots, v_heads, CHUNK, value_dim), dtype=dtype, device=device)
-    return CprCaches(state[0], state[1], keys, values, scalars[0], scalars[1])
+    return CprCaches(state[0], state[1], scalars[0], keys, values, scalars[1], scalars[2])

@@ -122,9 +122,9 @@ def _inverse_kernel(
 @triton.jit(do_not_specialize=["sequences"])
 def _fold_kernel(
     q_tiles, k_tiles, scalars, inverse, coupling, readout, cu_seqlens, sequences,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, LOOKUP: tl.constexpr,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, LOOKUP: tl.constexpr, READOUT: tl.constexpr,
 ):  # fmt: skip
-    """C = -A D on earlier blocks and Q = P D on earlier rows, each rounded once to bf16; P_tt in fp32.
+    """C = -A D on earlier blocks and, READOUT, Q = P D on earlier rows, each rounded once to bf16; P_tt in fp32.
 
     Tiles of a short chunk hold rows of the next sequence; only rows after the chunk's last would read them.
     """
@@ -149,15 +149,16 @@ def _fold_kernel(
         out = at[:, None] * CHUNK + r[None, :]
         above = r[:, None] // BLOCK > r[None, :] // BLOCK
         tl.store(coupling + out, tl.where(above, c, 0.0).to(tl.bfloat16), mask=live[:, None])
-        query = q_tiles.load([start.to(tl.int32), head // (HV // H) * K])
-        p = tl.dot(query, tl.trans(key))
-        p_own = tl.sum(tl.where(r[:, None] == r[None, :], p, 0.0), 1)
-        p = tl.where(earlier, p * E, 0.0).to(tl.bfloat16)
-        f = tl.dot(p, d_high)
-        f = tl.dot(p, d_low, f)
-        f = f + p_own[:, None] * (d_high.to(tl.float32) + d_low.to(tl.float32))
-        tl.store(readout + out, tl.where(earlier, f, 0.0).to(tl.bfloat16), mask=live[:, None])
-        tl.store(place + 2 * CHUNK, p_own, mask=live)
+        if READOUT:
+            query = q_tiles.load([start.to(tl.int32), head // (HV // H) * K])
+            p = tl.dot(query, tl.trans(key))
+            p_own = tl.sum(tl.where(r[:, None] == r[None, :], p, 0.0), 1)
+            p = tl.where(earlier, p * E, 0.0).to(tl.bfloat16)
+            f = tl.dot(p, d_high)
+            f = tl.dot(p, d_low, f)
+            f = f + p_own[:, None] * (d_high.to(tl.float32) + d_low.to(tl.float32))
+            tl.store(readout + out, tl.where(earlier, f, 0.0).to(tl.bfloat16), mask=live[:, None])
+            tl.store(place + 2 * CHUNK, p_own, mask=live)
 
 
 def tiles(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -166,14 +167,16 @@ def tiles(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
 
 
 def prepare(
-    q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, cu_seqlens: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
-    """scalars, inverse, coupling, readout of every chunk and row (module docstring): three launches."""
+    q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, cu_seqlens: torch.Tensor,
+    readout: bool = True,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """scalars, inverse, coupling, readout of every chunk and row (module docstring): three launches. Without `readout`
+    Q and P_tt are left out, which a scan without outputs does not read."""
     (tokens, heads, width), v_heads, sequences = q.shape, g.shape[1], cu_seqlens.shape[0] - 1
     slots, lookup = tokens // 64 + sequences, triton.next_power_of_2(sequences)
     scalars = g.new_empty((slots, v_heads, 3, 64))
     inverse = q.new_empty((tokens, v_heads, 2, 16))
-    coupling, readout = q.new_empty((2, tokens, v_heads, 64))
+    coupling, folded = q.new_empty((2, tokens, v_heads, 64))
     block_h = min(32, triton.next_power_of_2(v_heads))
     dims = {"H": heads, "HV": v_heads, "K": width, "LOOKUP": lookup, "num_stages": 1, "enable_fp_fusion": False}
     _decay_kernel[(slots, triton.cdiv(v_heads, block_h))](
@@ -182,7 +185,7 @@ def prepare(
     )  # fmt: skip
     _inverse_kernel[(4 * slots, v_heads)](k, scalars, inverse, cu_seqlens, sequences, **dims, num_warps=1)
     _fold_kernel[(slots, v_heads)](
-        tiles(q, 64, width), tiles(k, 64, width), scalars, inverse, coupling, readout, cu_seqlens, sequences,
-        **dims, num_warps=4, maxnreg=168,
+        tiles(q, 64, width), tiles(k, 64, width), scalars, inverse, coupling, folded, cu_seqlens, sequences,
+        **dims, READOUT=readout, num_warps=4, maxnreg=168,
     )  # fmt: skip
-    return scalars, inverse, coupling, readout
+    return scalars, inverse, coupling, folded

@@ -84,6 +84,8 @@ def _step_kernel(
     slot = tl.load(slots + lane).to(tl.int64)
     position = tl.load(positions + lane)
     token = lane.to(tl.int64) * HV + head
+    value = tl.arange(0, BLOCK_V)
+    live = value < V
     if slot > 0:
         t = (position % CHUNK).to(tl.int32)
         snapshot += slot * SNAPSHOT + head * (V * K)
@@ -108,19 +110,21 @@ def _step_kernel(
         G_t = tl.load(decay + scalars + t - 1, mask=t > 0, other=0.0) + g_t * LOG2E
         f, p, d_high, d_low = _fold_row(x, keys, inverse, k_t, t, G_t, b_t, G, K)
         e = tl.exp2(G_t)
-        for begin in range(0, V, BLOCK_V):
-            value = begin + tl.arange(0, BLOCK_V)
-            s = tl.load(snapshot + value[:, None] * K + column[None, :], mask=position >= CHUNK, other=0.0)
-            residual = tl.load(residuals + r[:, None] * V + value[None, :], mask=(r < t)[:, None], other=0.0)
-            v_t = tl.load(v + token * V + value)
-            acc = tl.dot(s, x) * e
-            acc = tl.where(is_key, (v_t.to(tl.float32)[:, None] - acc) * b_t, acc)
-            acc = tl.dot(tl.trans(residual), f, acc)
-            r_t = tl.sum(tl.where(duo == 0, acc, 0.0), 1).to(tl.bfloat16)
-            o = (tl.sum(tl.where(duo == 8, acc, 0.0), 1) + r_t.to(tl.float32) * p) * scale
-            tl.store(out + token * V + value, o.to(tl.bfloat16))
-            tl.store(residuals + t * V + value, r_t)
-            tl.store(values + t * V + value, v_t)
+        s = tl.load(
+            snapshot + value[:, None] * K + column[None, :], mask=live[:, None] & (position >= CHUNK), other=0.0
+        )
+        residual = tl.load(
+            residuals + r[:, None] * V + value[None, :], mask=live[None, :] & (r < t)[:, None], other=0.0
+        )
+        v_t = tl.load(v + token * V + value, mask=live, other=0.0)
+        acc = tl.dot(s, x) * e
+        acc = tl.where(is_key, (v_t.to(tl.float32)[:, None] - acc) * b_t, acc)
+        acc = tl.dot(tl.trans(residual), f, acc)
+        r_t = tl.sum(tl.where(duo == 0, acc, 0.0), 1).to(tl.bfloat16)
+        o = (tl.sum(tl.where(duo == 8, acc, 0.0), 1) + r_t.to(tl.float32) * p) * scale
+        tl.store(out + token * V + value, o.to(tl.bfloat16), mask=live)
+        tl.store(residuals + t * V + value, r_t, mask=live)
+        tl.store(values + t * V + value, v_t, mask=live)
         own = inverse + t * (2 * BLOCK) + r % BLOCK
         tl.store(own, d_high, mask=r // BLOCK == t // BLOCK)
         tl.store(own + BLOCK, d_low, mask=r // BLOCK == t // BLOCK)
@@ -130,8 +134,28 @@ def _step_kernel(
         if head % (HV // H) == 0:
             tl.store(keys + t * K + column, k_t)
     else:
-        value = tl.arange(0, V)
-        tl.store(out + token * V + value, tl.zeros((V,), tl.bfloat16))
+        tl.store(out + token * V + value, tl.zeros((BLOCK_V,), tl.bfloat16), mask=live)
+
+
+@triton.jit
+def _lane_of(item, full, rank, i, slots, positions, ITEMS: tl.constexpr):
+    """Slot and position of the lane that an item belongs to; of the first lane where no item is left."""
+    lane = tl.sum(tl.where((full > 0) & (rank == item // ITEMS + 1), i, 0), 0)
+    return tl.load(slots + lane).to(tl.int64), tl.load(positions + lane)
+
+
+@triton.jit
+def _ask(
+    item, items, slot, position, state, keys, residuals,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
+    STATE: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Ask for what an item reads, where there is such an item, to be in the L2."""
+    head = item // (V // BLOCK_V) % HV
+    block = state + slot * STATE + head * (V * K) + item % (V // BLOCK_V) * (BLOCK_V * K)
+    _fetch(block, tl.where((item < items) & (position >= CHUNK), 2 * BLOCK_V * K, 0))
+    _fetch(keys + slot * KEYS + (head // (HV // H)) * (CHUNK * K), tl.where(item < items, CHUNK * K, 0))
+    _fetch(residuals + slot * ROWS + head * (CHUNK * V), tl.where(item < items, CHUNK * V, 0))
 
 
 @triton.jit(do_not_specialize=["lanes"])
@@ -141,34 +165,46 @@ def _edge_kernel(
     STATE: tl.constexpr, SNAPSHOT: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, INVERSE: tl.constexpr,
     SCALARS: tl.constexpr,
 ):  # fmt: skip
-    """The state over every chunk that this step filled. The programs share those out: most steps have few or none."""
+    """The state over every chunk that this step filled. The programs share those out: most steps have few or none.
+    What comes first travels into the L2 while the rows are computed, what comes next during the present item."""
     i = tl.arange(0, LOOKUP)
     slot_i = tl.load(slots + i, mask=i < lanes, other=0)
     full = ((slot_i > 0) & (tl.load(positions + i, mask=i < lanes, other=0) % CHUNK == CHUNK - 1)).to(tl.int32)
     rank = tl.cumsum(full, 0)
-    items = tl.sum(full, 0) * (HV * (V // BLOCK_V))
+    ITEMS: tl.constexpr = HV * (V // BLOCK_V)
+    items = tl.sum(full, 0) * ITEMS
+    first = tl.program_id(0)
     r = tl.arange(0, CHUNK)
     column = tl.arange(0, K)[None, :]
     same = r[:, None] // BLOCK == r[None, :] // BLOCK
+    slot, position = _lane_of(first, full, rank, i, slots, positions, ITEMS)
     if ON_DEVICE:
+        _ask(first, items, slot, position, state, keys, residuals, H, HV, K, V, BLOCK_V, STATE, KEYS, ROWS)
         gdc_wait()
-    for item in range(tl.program_id(0), items, tl.num_programs(0)):
-        lane = tl.sum(tl.where((full > 0) & (rank == item // (HV * (V // BLOCK_V)) + 1), i, 0), 0)
+    for item in range(first, items, tl.num_programs(0)):
+        following = item + tl.num_programs(0)
+        next_slot, next_position = _lane_of(following, full, rank, i, slots, positions, ITEMS)
         head = item // (V // BLOCK_V) % HV
         value = item % (V // BLOCK_V) * BLOCK_V + tl.arange(0, BLOCK_V)
-        slot = tl.load(slots + lane).to(tl.int64)
         scalars = decay + slot * SCALARS + head * CHUNK
         tile = head * (V * K) + value[:, None] * K + column
-        s = tl.load(state + slot * STATE + tile, mask=tl.load(positions + lane) >= CHUNK, other=0.0)
+        s = tl.load(state + slot * STATE + tile, mask=position >= CHUNK, other=0.0)
         key = tl.load(keys + slot * KEYS + ((head // (HV // H)) * CHUNK + r)[:, None] * K + column)
         residual = tl.load(residuals + slot * ROWS + head * (CHUNK * V) + r[:, None] * V + value[None, :])
         d = inverse + slot * INVERSE + head * (CHUNK * 2 * BLOCK) + r[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
         d = tl.load(d, mask=same, other=0.0)
         G = tl.load(scalars + r)
+        last = tl.load(scalars + CHUNK - 1)
+        if ON_DEVICE:
+            _ask(
+                following, items, next_slot, next_position, state, keys, residuals,
+                H, HV, K, V, BLOCK_V, STATE, KEYS, ROWS,
+            )  # fmt: skip
         u = tl.dot(tl.trans(residual), tl.trans(d))
-        s = _advance(s, u, G, tl.load(scalars + CHUNK - 1), key)
+        s = _advance(s, u, G, last, key)
         tl.store(state + slot * STATE + tile, s)
         tl.store(snapshot + slot * SNAPSHOT + tile, s.to(tl.bfloat16))
+        slot, position = next_slot, next_position
 
 
 def step(
@@ -182,7 +218,7 @@ def step(
     _step_kernel[(v_heads, lanes)](
         q, k, v, g, beta, out, slots, positions,
         c.snapshot, c.keys, c.values, c.residuals, c.inverse, c.decay, c.gates, c.betas, scale,
-        **dims, BLOCK_V=min(launch["step_block_v"], width), num_warps=launch["step_warps"], enable_fp_fusion=False,
+        **dims, BLOCK_V=launch["step_block_v"], num_warps=launch["step_warps"], enable_fp_fusion=False,
     )  # fmt: skip
     block_v = min(64, width)
     _edge_kernel[(min(EDGE_PROGRAMS, lanes * v_heads * (width // block_v)),)](

@@ -19,7 +19,7 @@ class _Unrecorded:
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
-    """`function.apply(*arguments)`; with gradients disabled its forward alone, which has the same bits."""
-    if torch.is_grad_enabled():
+    """`function.apply(*arguments)`; where none of them asks for a gradient, its forward alone: the same bits."""
+    if torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments):
         return function.apply(*arguments)
     return function.forward(_Unrecorded(), *arguments)

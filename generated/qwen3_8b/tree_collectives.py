@@ -21,8 +21,8 @@ from .peer_groups import peer_memory
 
 Combine = Callable[[torch.Tensor], torch.Tensor]
 
-# Bytes a rank may receive in one shot; above it a second shot costs less than the redundant bytes. Moves no bit.
-ONE_SHOT_BYTES = 2 << 20
+# Bytes that a rank may receive in one shot beyond those of two; more of them cost more than a shot. Moves no bit.
+EXTRA_BYTES = 2 << 20
 
 
 def tree_sum(parts: torch.Tensor) -> torch.Tensor:
@@ -92,10 +92,18 @@ def tree_all_reduce(part: torch.Tensor, group: dist.ProcessGroup, combine: Combi
     if peers is not None and peers.fits(part, shared=True):
         return peers.all_reduce(part, combine)
     world, rows = dist.get_world_size(group), part.shape[0]
-    if part.numel() * part.element_size() * (world - 1) <= ONE_SHOT_BYTES:
+    if extra_bytes(part.numel() * part.element_size(), world) <= EXTRA_BYTES:
         return combine(gather_parts(part, group))
     padded = torch.cat((part, part.new_zeros(-rows % world, *part.shape[1:]))) if rows % world else part
     return gather_rows(combined_slice(scatter_parts(padded, group), rows, dist.get_rank(group), combine), group)[:rows]
+
+
+def extra_bytes(part: int, world: int) -> int:
+    """How many bytes more a rank receives in one shot than in two, of whole parts than of slices of parts and results.
+
+    part: bytes of a rank's part. Results are taken to be half as wide.
+    """
+    return part * (world - 1) * (2 * world - 3) // (2 * world)
 
 
 def combined_slice(parts: torch.Tensor, rows: int, rank: int, combine: Combine) -> torch.Tensor:

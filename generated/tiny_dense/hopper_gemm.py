@@ -2,45 +2,20 @@
 """Warp-specialised persistent GEMM for Hopper: x [rows, K] times weight [N, K] transposed, K summed as a tree.
 
 One producer warp copies tiles with the tensor memory accelerator; one or two warpgroups multiply, 64 rows each. They
-wait for nothing but operands, so that one stores its rows while the other multiplies. A leaf is one chain of wgmma
-instructions by ascending k from zero; a node is `left + right` in fp32, added while the next leaf has begun.
+wait for nothing but operands, so that one stores its rows while the other multiplies.
 """
 
 from collections.abc import Mapping
-from functools import cache
 
 import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_init,
-    warpgroup_mma_wait,
-)
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-BLOCK_K = gl.constexpr(64)
-SHARED_BYTES = 226 << 10  # of the 227 KiB a program may have; the rest holds barriers
-
-
-@gluon.jit
-def _corner(tile, rows, N: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr):
-    columns: gl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
-    first = tile // (GROUP * columns) * GROUP
-    height = min((rows + BLOCK_M - 1) // BLOCK_M - first, GROUP)
-    inside = tile % (GROUP * columns)
-    return (first + inside % height) * BLOCK_M, inside // height * BLOCK_N
-
-
-@gluon.jit
-def _next(slot, phase, STAGES: gl.constexpr):
-    wrap = slot + 1 == STAGES
-    return gl.where(wrap, 0, slot + 1), gl.where(wrap, phase ^ 1, phase)
+from .hopper_leaves import root
+from .hopper_tiles import BLOCK_K, SHARED_BYTES, corner, describe, multiprocessors, next_slot, store_tile
 
 
 @gluon.jit
@@ -52,7 +27,7 @@ def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.
     slot = 0
     phase = 0
     for work in range(gl.program_id(0), tiles * PARTS, gl.num_programs(0)):
-        row, column = _corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
+        row, column = corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
         first = work // tiles * K
         for k in range(first, first + K, BLOCK_K):
             mbarrier.wait(empty.index(slot), phase ^ 1)
@@ -62,91 +37,26 @@ def _copy(x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N: gl.
             if BLOCK_M == 128:
                 tma.async_copy_global_to_shared(x, [row + 64, k], ready, x_lower.index(slot).slice(0, box))
             tma.async_copy_global_to_shared(weight, [column, k], ready, w_tiles.index(slot))
-            slot, phase = _next(slot, phase, STAGES)
+            slot, phase = next_slot(slot, phase, STAGES)
 
 
 @gluon.jit
-def _before(slot, STAGES: gl.constexpr):
-    return gl.where(slot == 0, STAGES, slot) - 1
-
-
-@gluon.jit
-def _start(x_tiles, w_tiles, full, slot, phase, BLOCK_N: gl.constexpr, layout: gl.constexpr):
-    """The first step of a leaf, from zero."""
-    mbarrier.wait(full.index(slot), phase)
-    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout)
-    return warpgroup_mma(x_tiles.index(slot), w_tiles.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-
-
-@gluon.jit
-def _continue(total, x_tiles, w_tiles, full, empty, slot, phase, STEPS: gl.constexpr, STAGES: gl.constexpr):
-    """The other steps, the last of which is still being multiplied on return."""
-    for _ in range(1, STEPS):
-        slot, phase = _next(slot, phase, STAGES)
-        mbarrier.wait(full.index(slot), phase)
-        total = warpgroup_mma(x_tiles.index(slot), w_tiles.index(slot).permute((1, 0)), total, is_async=True)
-        total = warpgroup_mma_init(warpgroup_mma_wait(1, deps=(total,)))
-        mbarrier.arrive(empty.index(_before(slot, STAGES)))
-    return total, slot, phase
-
-
-@gluon.jit
-def _multiply(out, staging, kept, parked, x_tiles, w_tiles, full, empty, rows, tiles, HALF: gl.constexpr,
+def _multiply(out, staging, kept, anywhere, x_tiles, w_tiles, full, empty, rows, tiles, HALF: gl.constexpr,
               N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr,
               BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
               STAGED: gl.constexpr, KEPT: gl.constexpr):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    m = HALF * 64 + gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
-    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))[None, :]
-    # A warp's values of one register lie side by side: nobody else reads them.
-    within = ((m // 16 * (BLOCK_N // 8) + n // 8) * 2 + m // 8 % 2) * 64 + m % 8 * 8 + n % 8
-    park = parked + gl.program_id(0) * (BLOCK_M * BLOCK_N) + within
     steps: gl.constexpr = K // LEAVES // BLOCK_K
     slot = 0
     phase = 0
     for work in range(gl.program_id(0), tiles * PARTS, gl.num_programs(0)):
-        row, column = _corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
-        total = _start(x_tiles, w_tiles, full, slot, phase, BLOCK_N, layout)
-        for leaf in gl.static_range(LEAVES):
-            total, slot, phase = _continue(total, x_tiles, w_tiles, full, empty, slot, phase, steps, STAGES)
-            slot, phase = _next(slot, phase, STAGES)
-            if leaf + 1 < LEAVES:
-                following = _start(x_tiles, w_tiles, full, slot, phase, BLOCK_N, layout)
-                sums = warpgroup_mma_wait(1, deps=(total,))
-            else:
-                sums = warpgroup_mma_wait(0, deps=(total,))
-            mbarrier.arrive(empty.index(_before(slot, STAGES)))
-            sums = sums.to(LEAF_DTYPE).to(gl.float32)
-            if leaf % 2 == 1:
-                sums = pair + sums  # noqa: F821
-            if leaf % 4 == 3:
-                sums = (kept.load(layout) if KEPT else four) + sums  # noqa: F821
-            if leaf % 8 == 7:
-                sums = (gl.load(park) if KEPT else eight) + sums  # noqa: F821
-            if leaf + 1 < LEAVES:
-                total = following
-                if leaf % 2 == 0:
-                    pair = sums  # noqa: F841
-                elif not KEPT:
-                    if leaf % 4 == 1:
-                        four = sums  # noqa: F841
-                    else:
-                        eight = sums  # noqa: F841
-                elif leaf % 4 == 1:
-                    if leaf == 1:
-                        tma.store_wait(0)
-                    kept.store(sums)
-                else:
-                    gl.store(park, sums)
-        if STAGED:
-            if not KEPT:
-                tma.store_wait(0)
-            staging.store(sums.to(out.dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(out, [row + HALF * 64, column], staging)
-        else:
-            place = ((work // tiles).to(gl.int64) * rows + row + m) * N + column + n
-            gl.store(out + place, sums, (row + m < rows) & (column + n < N))
+        row, column = corner(work % tiles, rows, N, BLOCK_M, BLOCK_N, GROUP)
+        node, slot, phase = root(x_tiles, w_tiles, full, empty, slot, phase, kept, anywhere, rows < 0, LEAVES, steps,
+                                 LEAF_DTYPE, STAGES, layout)  # fmt: skip
+        if not KEPT:
+            tma.store_wait(0)
+        place = out if STAGED else out + (work // tiles).to(gl.int64) * rows * N
+        store_tile(place, staging, node, row + HALF * 64, column, rows, N, STAGED)
     tma.store_wait(0)
 
 
@@ -155,7 +65,7 @@ def _half(BLOCK_N: gl.constexpr, STAGED: gl.constexpr, KEPT: gl.constexpr):
     """Shared memory of one warpgroup: the node it keeps, and the tile in which its output is staged, which overlap."""
     out_layout: gl.constexpr = gl.NVMMASharedLayout(min(128, 2 * BLOCK_N), 16, 2)
     if KEPT:
-        kept = gl.allocate_shared_memory(gl.float32, [64, BLOCK_N], gl.NVMMASharedLayout(128, 32, 2))
+        kept = gl.allocate_shared_memory(gl.float32, [64, BLOCK_N], gl.SwizzledSharedLayout(8, 1, 4, [1, 0]))
         return kept, kept._reinterpret(gl.bfloat16, [64, BLOCK_N], out_layout)
     else:  # noqa: RET505
         staging = gl.allocate_shared_memory(gl.bfloat16, [64 if STAGED else 8, BLOCK_N], out_layout)
@@ -163,14 +73,13 @@ def _half(BLOCK_N: gl.constexpr, STAGED: gl.constexpr, KEPT: gl.constexpr):
 
 
 @gluon.jit(do_not_specialize=["rows"])
-def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr,
+def _hopper_gemm_kernel(x, weight, out, anywhere, rows, N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr,
                         LEAVES: gl.constexpr, LEAF_DTYPE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
                         STAGES: gl.constexpr, GROUP: gl.constexpr, STAGED: gl.constexpr,
                         KEPT: gl.constexpr):  # fmt: skip
     """x, weight: descriptors. out: a bfloat16 descriptor (STAGED), or the address of float32 [PARTS, rows, N].
 
-    K and LEAVES are those of one part. Nodes wait in registers; of wide tiles, those of two leaves in shared memory
-    and those of four at `parked`, in L2 (KEPT).
+    K and LEAVES are those of one part. KEPT: one node of a tile waits in shared memory. `anywhere`: an address.
     """
     x_upper = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, BLOCK_K], x.layout)
     w_tiles = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_N, BLOCK_K], weight.layout)
@@ -188,9 +97,9 @@ def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.con
         kept_lower, lower = _half(BLOCK_N, STAGED, KEPT)
         gl.warp_specialize(
             [
-                (_multiply, (out, upper, kept_upper, parked, x_upper, w_tiles, full, empty, rows, tiles, 0, N, K,
+                (_multiply, (out, upper, kept_upper, anywhere, x_upper, w_tiles, full, empty, rows, tiles, 0, N, K,
                              PARTS, LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
-                (_multiply, (out, lower, kept_lower, parked, x_lower, w_tiles, full, empty, rows, tiles, 1, N, K,
+                (_multiply, (out, lower, kept_lower, anywhere, x_lower, w_tiles, full, empty, rows, tiles, 1, N, K,
                              PARTS, LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
                 (_copy, (x, weight, x_upper, x_lower, w_tiles, full, empty, rows, tiles, N, K, PARTS, BLOCK_M,
                          BLOCK_N, STAGES, GROUP)),
@@ -201,7 +110,7 @@ def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.con
     else:
         gl.warp_specialize(
             [
-                (_multiply, (out, upper, kept_upper, parked, x_upper, w_tiles, full, empty, rows, tiles, 0, N, K,
+                (_multiply, (out, upper, kept_upper, anywhere, x_upper, w_tiles, full, empty, rows, tiles, 0, N, K,
                              PARTS, LEAVES, LEAF_DTYPE, BLOCK_M, BLOCK_N, STAGES, GROUP, STAGED, KEPT)),
                 (_copy, (x, weight, x_upper, x_upper, w_tiles, full, empty, rows, tiles, N, K, PARTS, BLOCK_M,
                          BLOCK_N, STAGES, GROUP)),
@@ -209,16 +118,6 @@ def _hopper_gemm_kernel(x, weight, out, parked, rows, N: gl.constexpr, K: gl.con
             [1],
             [24],
         )  # fmt: skip
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _describe(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    layout = gl.NVMMASharedLayout(min(128, 2 * columns), 16, 2)
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
 
 
 def hopper_gemm(
@@ -241,18 +140,17 @@ def hopper_gemm(
     parts = out.numel() // (rows * columns)
     block_m = 64 if launch["block_m"] <= 64 else 128
     block_n = min(launch["block_n"], 64 if block_m == 64 else 256 if leaves == 1 else 128)
-    staged, kept = out.dtype == torch.bfloat16, leaves >= 4 and block_n >= 64
+    staged, kept = out.dtype == torch.bfloat16, leaves == 8 and block_n == 128
     held = block_m * block_n * (4 if kept else 2 * staged)
     stage = (block_m + block_n) * BLOCK_K.value * 2
     stages = min(launch["num_stages"], (SHARED_BYTES - held) // stage)
     work = triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n) * parts
     resident = 1 if block_m == 128 else min(2, SHARED_BYTES // (held + stages * stage))
-    programs = min(work, resident * _multiprocessors(x.device))
-    parked = x.new_empty(programs * block_m * block_n if leaves == 8 and kept else 0, dtype=torch.float32)
+    programs = min(work, resident * multiprocessors(x.device))
     _hopper_gemm_kernel[(programs,)](
-        _describe(x, min(64, max(16, triton.next_power_of_2(rows))), BLOCK_K.value),
-        _describe(weight, block_n, BLOCK_K.value),
-        _describe(out, 64, block_n) if staged else out, parked, rows, columns, x.shape[1] // parts, parts, leaves,
+        describe(x, min(64, max(16, triton.next_power_of_2(rows))), BLOCK_K.value),
+        describe(weight, block_n, BLOCK_K.value),
+        describe(out, 64, block_n) if staged else out, out, rows, columns, x.shape[1] // parts, parts, leaves,
         leaf_dtype, block_m, block_n, stages, launch["group"], staged, kept,
         num_warps=4, maxnreg=None if block_m == 128 else 128, enable_fp_fusion=False, launch_pdl=launch["overlap"],
     )  # fmt: skip

@@ -4,6 +4,9 @@
 A counting sort without atomics. A thread stands for an expert and walks the slots of a block in order: first to count
 its own, then to place them behind all earlier blocks. Slots of one expert stay in ascending order. Shapes depend on the
 number of slots and experts alone, so that a CUDA graph can hold the whole layer.
+
+A kernel of many programs lets the next one start when its own work is done: programs that came earlier would crowd on
+the processors that are free first.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 SMALL = 128  # slots that one program sorts alone
 GROUP = 16  # slots that are read before the first of them is placed
 SOME = 8  # experts whose counts one program adds up
-CHUNK = 32  # tiles that one program writes
+CHUNK = 32  # tiles that are written at once
 
 
 @triton.jit
@@ -41,10 +44,10 @@ def _count_kernel(experts, counts, slots, EXPERTS: tl.constexpr, WIDTH: tl.const
     """counts[b, e]: how many slots of block b chose expert e."""
     column = tl.arange(0, WIDTH)
     none = tl.zeros((WIDTH,), tl.int32)
-    gdc_launch_dependents()
     gdc_wait()
     first = tl.program_id(0) * BLOCK
     total = _walk(experts, experts, none, first, slots, column, column < EXPERTS, False, BLOCK, GROUP)
+    gdc_launch_dependents()
     tl.store(counts + tl.program_id(0) * EXPERTS + column, total, mask=column < EXPERTS)
 
 
@@ -53,7 +56,6 @@ def _before_kernel(counts, blocks, EXPERTS: tl.constexpr, SOME: tl.constexpr, GR
     """counts[b, e]: how many slots of blocks before b chose expert e; counts[blocks, e]: of all. SOME experts."""
     column = tl.program_id(0) * SOME + tl.arange(0, SOME)[None, :]
     total = tl.zeros((1, SOME), tl.int32)
-    gdc_launch_dependents()
     gdc_wait()
     for first in range(0, blocks, GROUP):
         block = first + tl.arange(0, GROUP)[:, None]
@@ -61,6 +63,7 @@ def _before_kernel(counts, blocks, EXPERTS: tl.constexpr, SOME: tl.constexpr, GR
         count = tl.load(counts + block * EXPERTS + column, mask=mask, other=0)
         tl.store(counts + block * EXPERTS + column, total + tl.cumsum(count, 0) - count, mask=mask)
         total += tl.sum(count, 0)[None, :]
+    gdc_launch_dependents()
     tl.store(counts + blocks * EXPERTS + column, total, mask=column < EXPERTS)
 
 
@@ -71,7 +74,6 @@ def _place_kernel(experts, counts, order, offsets, slots, blocks, EXPERTS: tl.co
     index = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     known = column < EXPERTS
-    gdc_launch_dependents()
     gdc_wait()
     total = tl.load(counts + blocks * EXPERTS + column, mask=known, other=0)
     end = tl.cumsum(total, 0)
@@ -80,6 +82,7 @@ def _place_kernel(experts, counts, order, offsets, slots, blocks, EXPERTS: tl.co
         tl.store(offsets + column, 0, mask=column == 0)
     place = end - total + tl.load(counts + index * EXPERTS + column, mask=known, other=0)
     _walk(experts, order, place, index * BLOCK, slots, column, known, True, BLOCK, GROUP)
+    gdc_launch_dependents()
 
 
 @triton.jit(do_not_specialize=["slots"])
@@ -98,26 +101,32 @@ def _sort_kernel(experts, order, offsets, slots, EXPERTS: tl.constexpr, WIDTH: t
     _walk(experts, order, end - total, 0, slots, column, known, True, BLOCK, GROUP)
 
 
-@triton.jit(do_not_specialize=["count"])
-def _tiles_kernel(offsets, tiles, count, EXPERTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr,
+@triton.jit
+def _tiles_kernel(offsets, tiles, live, EXPERTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr,
                   CHUNK: tl.constexpr):  # fmt: skip
-    """tiles[i] = (expert, first row, end row) of tile i, expert by expert; expert -1 past the last tile."""
+    """tiles[i] = (expert, first row, end row) of tile i, expert by expert, an expert a program; live: their number."""
+    expert = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     gdc_launch_dependents()
     gdc_wait()
     start = tl.load(offsets + column, mask=column < EXPERTS, other=0)
     end = tl.load(offsets + column + 1, mask=column < EXPERTS, other=0)
+    row = tl.load(offsets + expert)
+    stop = tl.load(offsets + expert + 1)
     number = (end - start + BLOCK_M - 1) // BLOCK_M
-    last = tl.cumsum(number, 0)
-    tile = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
-    expert = tl.sum((last[None, :] <= tile[:, None]).to(tl.int32), 1)
-    mine = column[None, :] == expert[:, None]
-    first = tl.sum(tl.where(mine, (start - (last - number) * BLOCK_M)[None, :], 0), 1) + tile * BLOCK_M
-    stop = tl.minimum(tl.sum(tl.where(mine, end[None, :], 0), 1), first + BLOCK_M)
-    write = tile < count
-    tl.store(tiles + tile * 3, tl.where(expert < WIDTH, expert, -1), mask=write)
-    tl.store(tiles + tile * 3 + 1, first, mask=write)
-    tl.store(tiles + tile * 3 + 2, stop, mask=write)
+    tile = tl.sum(tl.where(column < expert, number, 0), 0)
+    if expert == EXPERTS - 1:
+        tl.store(live, tl.sum(number, 0))
+    while row < stop:
+        index = tl.arange(0, CHUNK)
+        first = row + index * BLOCK_M
+        mine = first < stop
+        place = tiles + (tile + index) * 3
+        tl.store(place, expert, mask=mine)
+        tl.store(place + 1, first, mask=mine)
+        tl.store(place + 2, tl.minimum(first + BLOCK_M, stop), mask=mine)
+        row += CHUNK * BLOCK_M
+        tile += CHUNK
 
 
 @triton.jit
@@ -181,18 +190,18 @@ def dispatch(experts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     return order, offsets
 
 
-def tiles(offsets: torch.Tensor, rows: int, block_m: int) -> torch.Tensor:
+def tiles(offsets: torch.Tensor, rows: int, block_m: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The tiles of at most block_m rows of one expert each. offsets: int32 [count + 1] as `dispatch` returns it.
 
-    Returns int32 [n, 3] of (expert, first row, end row), n the largest number that `rows` rows can need; unneeded
-    tiles have expert -1.
+    Returns int32 [n, 3] of (expert, first row, end row), n the largest number that `rows` rows can need, and int32 [1],
+    how many there are; the others stay unwritten.
     """
     experts = offsets.numel() - 1
-    count = programs("tiles", rows, experts, block_m)
-    table = offsets.new_empty(count, 3)
-    _tiles_kernel[(triton.cdiv(count, CHUNK),)](
-        offsets, table, count,
+    table = offsets.new_empty(programs("tiles", rows, experts, block_m), 3)
+    live = offsets.new_empty(1)
+    _tiles_kernel[(experts,)](
+        offsets, table, live,
         EXPERTS=experts, WIDTH=max(16, triton.next_power_of_2(experts)), BLOCK_M=block_m, CHUNK=CHUNK,
-        num_warps=4, num_stages=1, launch_pdl=True, enable_fp_fusion=False,
+        num_warps=1, num_stages=1, launch_pdl=True, enable_fp_fusion=False,
     )  # fmt: skip
-    return table
+    return table, live

@@ -79,7 +79,7 @@ OPERATORS = {
         fake=lambda ids, weight, *_: weight.new_empty(ids.shape[0], weight.shape[1]),
     ),
     "select": Operator(function="combine", arguments="Tensor parts", fake=_first, whole=False),
-    "rms_norm": Operator(function="rms_norm", arguments="Tensor x, Tensor weight", fake=_same),
+    "rms_norm": Operator(function="rms_norm", arguments="Tensor x, Tensor weight", fake=_contiguous),
     "add_rms_norm": Operator(
         function="add_rms_norm",
         arguments="Tensor x, Tensor residual, Tensor weight, str added",
@@ -87,7 +87,7 @@ OPERATORS = {
         fake=lambda x, residual, *_: (torch.empty_like(x), torch.empty_like(residual)),
     ),
     "residual_add": Operator(function="residual_add", arguments="Tensor x, Tensor residual", fake=_same),
-    "rotary": Operator(function="rotary", arguments="Tensor x, Tensor positions", fake=_same),
+    "rotary": Operator(function="rotary", arguments="Tensor x, Tensor positions", fake=_contiguous),
     "silu_gate": Operator(
         function="silu_gate",
         arguments="Tensor gate_up",

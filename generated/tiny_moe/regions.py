@@ -7,10 +7,12 @@ the operator the ledger counts, and a tap, when set, sees each result.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -56,25 +58,30 @@ def run(name: str, *arguments: Any) -> Any:
     return result
 
 
+def call(name: str, *arguments: Any) -> Any:
+    """What `ops.name` is: the operator where somebody traces or watches operators, its function at once elsewhere."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return getattr(registered, name)(*arguments)
+    return run(name, *arguments)
+
+
 def _differentiable(name: str, *arguments: Any) -> Any:
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return run(name, *arguments)  # the kernel file's autograd function records itself
     with torch._C._AutoDispatchBelowAutograd():
-        if torch._C._len_torch_dispatch_stack():  # somebody traces or watches operators
-            return getattr(ops, name)(*arguments)
-        return run(name, *arguments)
+        return getattr(registered, name)(*arguments)
 
 
 _LIBRARY = torch.library.Library(f"isoexec_{package.NAME}", "DEF")
-for _name, _operator in OPERATORS.items():
-    if _operator.fake is None:
-        continue
+registered = getattr(torch.ops, f"isoexec_{package.NAME}")
+_TRACEABLE = {name: operator for name, operator in OPERATORS.items() if operator.fake is not None}
+for _name, _operator in _TRACEABLE.items():
     _LIBRARY.define(f"{_name}({_operator.arguments}, str region) -> {_operator.result}")
     _LIBRARY.impl(_name, partial(run, _name), "CompositeExplicitAutograd")
     _LIBRARY.impl(_name, partial(_differentiable, _name), "Autograd")
     torch.library.register_fake(f"isoexec_{package.NAME}::{_name}", _operator.fake, lib=_LIBRARY)
-ops = getattr(torch.ops, f"isoexec_{package.NAME}")
+ops = SimpleNamespace(**{name: partial(call, name) for name in _TRACEABLE})
 
 
 def bind(side: str, target: str) -> None:
@@ -89,6 +96,12 @@ def bind(side: str, target: str) -> None:
         for operator in OPERATORS.values():
             if hasattr(module, operator.function):
                 BOUND.table[region, operator.function] = getattr(module, operator.function)
+    if target != "cpu":
+        from .quick_launch import quicken
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith(f"{package.NAME}."):
+                quicken(module)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from vllm._custom_ops import reshape_and_cache_flash
 from vllm.platforms import current_platform
 from vllm.v1.attention.backend import (
     AttentionBackend,
@@ -111,17 +112,18 @@ class Implementation(AttentionImpl[Metadata]):
         m, size = attn_metadata, self.head_size
         shape = (m.tokens, -1, size)
         pages = kv_cache.transpose(1, 2)
-        # A padded token has slot -1: it writes zeros to the null page, which belongs to no request.
-        slots = m.slots[: m.tokens]
-        new = torch.cat((key[: m.tokens].view(shape), value[: m.tokens].view(shape)), dim=-1)
-        new.masked_fill_((slots < 0)[:, None, None], 0)
-        slots = slots.clamp(min=0)
-        pages[slots // pages.shape[1], slots % pages.shape[1]] = new
+        keys, values, slots = pages[..., :size], pages[..., size:], m.slots[: m.tokens]
+        if pages.is_cuda:  # copies rows, but not those of padding, whose slot is -1
+            reshape_and_cache_flash(key, value, keys, values, slots, "auto", layer._k_scale, layer._v_scale)
+        else:
+            live = slots >= 0
+            at = slots[live] // pages.shape[1], slots[live] % pages.shape[1]
+            keys[at], values[at] = (new[: m.tokens].view(shape)[live] for new in (key, value))
         output[: m.tokens].view(shape).copy_(
             ops.paged_attention(
                 query[: m.tokens].view(shape),
-                pages[..., :size],
-                pages[..., size:],
+                keys,
+                values,
                 m.block_table,
                 m.query_start,
                 m.seq_lens,

@@ -67,19 +67,19 @@ def token_logprobs(
 
 def score(model: torch.nn.Module, tokens: torch.Tensor, *, starts: torch.Tensor | None = None) -> torch.Tensor:
     """log p(tokens[:, i + 1] | tokens[:, : i + 1]) for right-padded tokens [b, s] or, with `starts` (int32 sequence
-    starts, [n + 1]), for one packed row [1, t] -> [b, s] fp32; the last column of every sequence has no meaning."""
+    starts, [n + 1]), for one packed row [1, t] -> [b, s] fp32; the last column of every sequence has no meaning.
+
+    A batch goes through the model as one packed row: in [s, b] every layer would have to bring sequences together.
+    """
+    length = tokens.shape[1]
     labels = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
-    packed = None
-    if starts is not None:
-        longest = int((starts[1:] - starts[:-1]).max())
-        packed = PackedSeqParams(
-            qkv_format="thd",
-            cu_seqlens_q=starts,
-            cu_seqlens_kv=starts,
-            max_seqlen_q=longest,
-            max_seqlen_kv=longest,
-        )
-    return model(tokens, None, None, labels=labels, packed_seq_params=packed)
+    if starts is None:
+        starts = torch.arange(0, tokens.numel() + 1, length, dtype=torch.int32, device=tokens.device)
+    packed = PackedSeqParams(
+        qkv_format="thd", cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_q=length, max_seqlen_kv=length
+    )
+    rows = model(tokens.reshape(1, -1), None, None, labels=labels.view(1, -1), packed_seq_params=packed)
+    return rows.view(tokens.shape)
 
 
 def distributions(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:

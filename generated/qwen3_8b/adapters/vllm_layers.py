@@ -40,8 +40,7 @@ class _Norm:
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         if residual is None:
-            rows = x.reshape(-1, x.shape[-1])
-            return ops.rms_norm(rows, self.weight, self.region).view(x.shape)
+            return ops.rms_norm(x, self.weight, self.region)
         return ops.add_rms_norm(x, residual, self.weight, RESIDUAL_BEFORE[self.region], self.region)
 
 

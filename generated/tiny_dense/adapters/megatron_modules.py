@@ -17,7 +17,7 @@ from ..trainer_collectives import TreeAllReduce, TreeReduceScatter, VocabEmbeddi
 
 
 class Norm(torch.nn.Module):
-    """RMSNorm of one region over the last axis of [..., width]."""
+    """RMSNorm of one region over the last axis of [s, b, width] or [s, b, heads, width]."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 0.0, *, region: str) -> None:
         super().__init__()
@@ -28,8 +28,7 @@ class Norm(torch.nn.Module):
         self.weight.sequence_parallel = config.sequence_parallel
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        return ops.rms_norm(rows, self.weight, self.region).view(x.shape)
+        return ops.rms_norm(x.flatten(0, 1), self.weight, self.region).view(x.shape)
 
 
 class Activation(torch.nn.Module):
@@ -50,6 +49,7 @@ class ColumnLinear(ColumnParallelLinear):
     def __init__(self, *args: Any, region: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.region = region
+        self.disable_grad_reduce |= self.tp_group.size() == 1
 
     def _forward_impl(
         self, input: torch.Tensor, weight: torch.Tensor, *, sequence_parallel: bool, allreduce_dgrad: bool, **_: Any

@@ -71,12 +71,12 @@ class WorkerExtension:
         held = getattr(self, "_isoexec_agreement", None)
         if held is None or held.identity != agreement:
             raise handshake.RefusedError("weights may not move: this rank has no such agreement with the trainer")
-        load(pieces(self.model_runner.model), load_file(path))
-        return fingerprints(pieces(self.model_runner.model))
+        load(pieces(self.get_model()), load_file(path))
+        return fingerprints(pieces(self.get_model()))
 
     def isoexec_fingerprints(self) -> list[dict[str, Any]]:
         """What this rank holds."""
-        return fingerprints(pieces(self.model_runner.model))
+        return fingerprints(pieces(self.get_model()))
 
     def isoexec_synced(self, version: int, problems: list[str]) -> None:
         """Record how a weight sync ended."""

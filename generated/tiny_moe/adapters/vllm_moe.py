@@ -51,6 +51,9 @@ class Experts(MoERunner):
         self.gate.quant_method = RouterWeight()
         self._replace_quant_method(ExpertWeights(self.moe_config))
 
+    def maybe_init_modular_kernel(self) -> None:
+        """The framework's kernels never run: they need no buffers between ranks."""
+
     def forward(
         self, hidden_states: torch.Tensor, router_logits: torch.Tensor, input_ids: torch.Tensor | None = None
     ) -> torch.Tensor:

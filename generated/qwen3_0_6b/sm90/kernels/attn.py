@@ -25,7 +25,7 @@ from ...attention_backward import attention_backward
 from ...attention_tiles import attention_tiles
 from ...hopper_attention import fits, hopper_attention
 from ...hopper_attention_backward import hopper_attention_backward
-from ...launcher import bucket, require
+from ...launcher import bucket
 from ...recording import apply
 
 # Pinned by the contract.
@@ -37,18 +37,29 @@ SPLIT = 1024
 LAUNCH = ((64, {"schedule": "warp_specialised", "block_m": 64, "num_warps": 4, "num_stages": 4, "programs": 132},), (None, {"schedule": "warp_specialised", "block_m": 128, "num_warps": 4, "num_stages": 4, "programs": 0},),)
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, integers: dict[str, torch.Tensor]) -> None:
-    for name, x in {"q": q, "k": k, "v": v}.items():
-        require(x.dtype == torch.bfloat16, f"attention: {name} must be bfloat16, got {x.dtype}")
-        require(x.shape[-1] == HEAD_DIM, f"attention: {name} {tuple(x.shape)} must have heads of {HEAD_DIM}")
-        aligned = x.stride(-1) == 1 and not any(s % 8 for s in x.stride()[:-1]) and x.data_ptr() % 16 == 0
-        require(aligned, f"attention: {name} must start at, and be strided by, multiples of 16 bytes, got {x.stride()}")
-    shapes = f"keys {tuple(k.shape)}, values {tuple(v.shape)}"
-    shared = k.shape == v.shape and q.shape[1] % k.shape[-2] == 0
-    require(shared, f"attention: {q.shape[1]} query heads cannot share {shapes}")
+def _aligned(x: torch.Tensor) -> bool:
+    strides = x.stride()
+    return strides[-1] == 1 and x.data_ptr() % 16 == 0 and all(s % 8 == 0 for s in strides[:-1])
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **integers: torch.Tensor) -> None:
+    """Refuses what the kernels cannot take; a sentence is made only then, for this runs at every call."""
+    for x in (q, k, v):
+        if x.dtype != torch.bfloat16:
+            raise ValueError(f"attention: q, k and v must be bfloat16, got {x.dtype}")
+        if x.shape[-1] != HEAD_DIM:
+            raise ValueError(f"attention: {tuple(x.shape)} must have heads of {HEAD_DIM}")
+        if not _aligned(x):
+            sentence = "must start at, and be strided by, multiples of 16 bytes"
+            raise ValueError(f"attention: q, k and v {sentence}, got {x.stride()}")
+    if k.shape != v.shape or q.shape[1] % k.shape[-2]:
+        shapes = f"keys {tuple(k.shape)}, values {tuple(v.shape)}"
+        raise ValueError(f"attention: {q.shape[1]} query heads cannot share {shapes}")
     for name, x in integers.items():
-        require(x.dtype == torch.int32, f"attention: {name} must be int32, got {x.dtype}")
-        require(x.stride(-1) == 1, f"attention: {name} must be contiguous in its last dimension, got {x.stride()}")
+        if x.dtype != torch.int32:
+            raise ValueError(f"attention: {name} must be int32, got {x.dtype}")
+        if x.stride(-1) != 1:
+            raise ValueError(f"attention: {name} must be contiguous in its last dimension, got {x.stride()}")
 
 
 def _specialised(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, launch: Mapping[str, int | str]) -> bool:
@@ -100,7 +111,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: tor
     Differentiable in q, k and v: the backward recomputes each block from the row's log-sum and has no atomics.
     Raises ValueError for other dtypes, head sizes, or strides that are no multiple of 16 bytes.
     """
-    _check(q, k, v, {"cu_seqlens": cu_seqlens})
+    _check(q, k, v, cu_seqlens=cu_seqlens)
     return apply(_Attention, q, k, v, cu_seqlens)
 
 
@@ -122,7 +133,8 @@ def paged_attention(
     The grid follows from shapes and max_query alone, so a captured graph may be replayed for any lengths.
     Raises ValueError as `attention`, and for pages that are no multiple of 16 keys.
     """
-    _check(q, k_cache, v_cache, {"block_table": block_table, "query_start": query_start, "seq_lens": seq_lens})
+    _check(q, k_cache, v_cache, block_table=block_table, query_start=query_start, seq_lens=seq_lens)
     page = k_cache.shape[1]
-    require(page % 16 == 0, f"attention: a page must hold a multiple of 16 keys, got {page}")
+    if page % 16:
+        raise ValueError(f"attention: a page must hold a multiple of 16 keys, got {page}")
     return _forward(q, k_cache, v_cache, query_start, seq_lens, block_table, max_query, None)

@@ -27,7 +27,7 @@ ROTARY_DIM = tl.constexpr(128)
 THETA = 1000000.0
 MAX_POSITIONS = tl.constexpr(40960)
 DTYPE = DTYPES["bf16"]
-LAUNCH = ((None, {"rows": 16, "num_warps": 4},),)
+LAUNCH = ((16384, {"rows": 16, "num_warps": 4},), (None, {"rows": 32, "num_warps": 4},),)
 
 HALF = tl.constexpr(128 // 2)
 HALF_PADDED = tl.constexpr(triton.next_power_of_2(128 // 2))
@@ -54,10 +54,18 @@ def _rotary_kernel(
 ):  # fmt: skip
     """TURNED heads of TOKENS tokens, which share the tokens' angles."""
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    owner = token[:, None, None]
     head = tl.program_id(1) * TURNED + tl.arange(0, TURNED)[None, :, None]
+    column = tl.arange(0, HALF_PADDED)[None, None, :]
+    live = (owner < tokens) & (head < HEADS)
+    inside = live & (column < HALF)
+    source = x + owner * TOKEN + head * HEAD
+    target = out + (owner * HEADS + head) * HEAD_DIM
     gdc_launch_dependents()
     gdc_wait()
     position = tl.load(positions + token, mask=token < tokens, other=-1)
+    first = tl.load(source + column, mask=inside, other=0.0).to(tl.float32)  # on its way while positions and angles are
+    second = tl.load(source + HALF + column, mask=inside, other=0.0).to(tl.float32)
     known = (position >= 0) & (position < MAX_POSITIONS)
     pair = tl.arange(0, 2 * HALF_PADDED)[None, :]
     angle = tl.load(
@@ -65,15 +73,6 @@ def _rotary_kernel(
     )
     cosine, sine = tl.split(tl.reshape(angle, [TOKENS, 1, HALF_PADDED, 2]))
     sine = sine * SIGN
-
-    token = token[:, None, None]
-    live = (token < tokens) & (head < HEADS)
-    source = x + token * TOKEN + head * HEAD
-    target = out + (token * HEADS + head) * HEAD_DIM
-    column = tl.arange(0, HALF_PADDED)[None, None, :]
-    inside = live & (column < HALF)
-    first = tl.load(source + column, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(source + HALF + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(target + column, (first * cosine - second * sine).to(out.dtype.element_ty), inside)
     tl.store(target + HALF + column, (second * cosine + first * sine).to(out.dtype.element_ty), inside)
     if REST > 0:

@@ -21,6 +21,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...dense_products import aligned, check_operands, gradients
+from ...hopper_columns import hopper_columns
 from ...hopper_gemm import hopper_gemm
 from ...launcher import DTYPES, bucket, require
 from ...recording import apply
@@ -32,7 +33,7 @@ BLOCK_K = tl.constexpr(64)
 MODEL_DTYPE = DTYPES["bf16"]
 OUT_DTYPE = {"model": MODEL_DTYPE, "fp32": torch.float32}["fp32"]
 SHARDS = tuple(N // size for size in ((1, 2, 4, 8,) if "columns" == "columns" else (1,)))
-LAUNCH = ((16, {"schedule": "tiles", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 6, "group": 1, "overlap": True},), (64, {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 4, "group": 1, "overlap": True},), (128, {"schedule": "persistent", "block_m": 64, "block_n": 64, "num_warps": 8, "num_stages": 13, "group": 8, "overlap": True},), (2048, {"schedule": "persistent", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},),)
+LAUNCH = ((16, {"schedule": "tiles", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 6, "group": 1, "overlap": True},), (128, {"schedule": "columns", "block_m": 64, "block_n": 256, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},), (2048, {"schedule": "persistent", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},),)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -90,6 +91,8 @@ def _forward(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         _tiles(x, weight, out, launch)
     elif launch["schedule"] == "persistent":
         hopper_gemm(x, weight, out, leaves=1, launch=launch)
+    elif launch["schedule"] == "columns":
+        hopper_columns(x, weight, out, launch=launch)
     else:
         _cublas(x, weight, out)
     return out

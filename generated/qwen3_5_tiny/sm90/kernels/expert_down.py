@@ -30,7 +30,7 @@ HIDDEN = 64
 WIDTH = 128
 LEAVES = 8
 LEAF = WIDTH // LEAVES
-LAUNCH = ((2, {"schedule": "rows", "block_m": 16, "block_n": 64, "num_warps": 4, "num_stages": 4},), (64, {"schedule": "experts", "block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 3},), (256, {"schedule": "tiles", "block_m": 32, "block_n": 128, "num_warps": 4, "num_stages": 4},), (None, {"schedule": "tiles", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4},),)
+LAUNCH = ((2, {"schedule": "rows", "block_m": 1, "block_n": 32, "num_warps": 1, "num_stages": 7},), (64, {"schedule": "experts", "block_m": 16, "block_n": 128, "num_warps": 4, "num_stages": 3},), (256, {"schedule": "tiles", "block_m": 32, "block_n": 128, "num_warps": 4, "num_stages": 4},), (None, {"schedule": "tiles", "block_m": 64, "block_n": 128, "num_warps": 8, "num_stages": 4},),)
 
 
 @triton.jit
@@ -42,7 +42,6 @@ def _expert_down_kernel(hidden, weight, order, offsets, out, HIDDEN: tl.constexp
     WIDTH features in LEAVES leaves, each folded into the tree as soon as it is summed: leaf i joins as many finished
     subtrees on its left as its index has trailing ones: one, two and four leaves wide.
     """
-    gdc_launch_dependents()
     gdc_wait()
     expert, first, end = rows_of(offsets, tl.program_id(1), SCHEDULE, BLOCK_M, EXPERTS, PADDED)
     if expert < 0:
@@ -50,9 +49,11 @@ def _expert_down_kernel(hidden, weight, order, offsets, out, HIDDEN: tl.constexp
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     feature = tl.arange(0, BLOCK_K)
     weight_row = expert.to(tl.int64) * HIDDEN + tl.minimum(column, HIDDEN - 1)
-    steps: tl.constexpr = WIDTH // LEAVES // BLOCK_K
+    width: tl.constexpr = WIDTH // LEAVES
+    steps: tl.constexpr = (width + BLOCK_K - 1) // BLOCK_K
     for start in range(first, end, BLOCK_M):
         row = start + tl.arange(0, BLOCK_M)
+        slot = tl.load(order + row, mask=row < end, other=0)
         a = hidden + tl.minimum(row, end - 1).to(tl.int64)[:, None] * WIDTH + feature[None, :]
         b = weight + weight_row[None, :] * WIDTH + feature[:, None]
         leaf = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -60,9 +61,14 @@ def _expert_down_kernel(hidden, weight, order, offsets, out, HIDDEN: tl.constexp
         two = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         four = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for step in range(0, LEAVES * steps):
-            leaf = tl.dot(tl.load(a), tl.load(b), leaf)
-            a += BLOCK_K
-            b += BLOCK_K
+            done = step % steps * BLOCK_K
+            k = step // steps * width + done
+            if width % BLOCK_K == 0:
+                leaf = tl.dot(tl.load(a + k), tl.load(b + k), leaf)
+            else:
+                inside = done + feature < width
+                left = tl.load(a + k, mask=inside[None, :], other=0.0)
+                leaf = tl.dot(left, tl.load(b + k, mask=inside[:, None], other=0.0), leaf)
             if step % steps == steps - 1:
                 index = step // steps
                 if LEAVES > 1 and index % 2 == 1:
@@ -79,9 +85,9 @@ def _expert_down_kernel(hidden, weight, order, offsets, out, HIDDEN: tl.constexp
                     one = leaf
                 leaf = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         root = one if LEAVES == 1 else two if LEAVES == 2 else four
-        slot = tl.load(order + row, mask=row < end, other=0)
         place = slot.to(tl.int64)[:, None] * HIDDEN + column[None, :]
         tl.store(out + place, root, mask=(row < end)[:, None] & (column < HIDDEN)[None, :])
+    gdc_launch_dependents()
 
 
 def _forward(hidden: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -96,7 +102,7 @@ def _forward(hidden: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, of
         _expert_down_kernel[grid](
             hidden, weight, order, offsets, out, HIDDEN=HIDDEN, WIDTH=width, LEAVES=width // LEAF, EXPERTS=experts,
             PADDED=max(16, triton.next_power_of_2(experts)), SCHEDULE=launch["schedule"], BLOCK_M=block_m,
-            BLOCK_N=launch["block_n"], BLOCK_K=min(64, LEAF & -LEAF), num_warps=launch["num_warps"],
+            BLOCK_N=launch["block_n"], BLOCK_K=min(128, triton.next_power_of_2(LEAF)), num_warps=launch["num_warps"],
             num_stages=launch["num_stages"], enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return out

@@ -17,7 +17,8 @@ import triton.language as tl
 
 from ... import gdn_pointwise_gradients as gradients
 from ...elementary_triton import exp
-from ...gdn_arguments import check_cu_seqlens, check_slots
+from ...gdn_arguments import check_slots
+from ...gdn_lists_triton import check_cu_seqlens
 from ...launcher import DTYPES, bucket, require
 from ...recording import apply
 
@@ -133,6 +134,14 @@ def _check_state(x, state, slots, positions, lanes):
     check_slots(slots, positions, lanes)
 
 
+def _extended(x, weight, bias, cu_seqlens, state, slots, positions):
+    _check(x, weight, bias)
+    _check_state(x, state, slots, positions, cu_seqlens.shape[0] - 1)
+    out = _forward(x, weight, bias, cu_seqlens, state, slots, positions)
+    _keep(x, cu_seqlens, state, slots)
+    return out
+
+
 def causal_conv(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cu_seqlens: torch.Tensor
 ) -> torch.Tensor:
@@ -149,12 +158,8 @@ def causal_conv_extend(
 ) -> torch.Tensor:  # fmt: skip
     """New rows of sequences that hold `positions` [B] rows already; `state` [slots, 3, channels] holds each one's last
     three inputs as they came and moves on in place. Null lanes (slot <= 0) count as new and keep nothing."""
-    _check(x, weight, bias)
     check_cu_seqlens(cu_seqlens, x.shape[0])
-    _check_state(x, state, slots, positions, cu_seqlens.shape[0] - 1)
-    out = _forward(x, weight, bias, cu_seqlens, state, slots, positions)
-    _keep(x, cu_seqlens, state, slots)
-    return out
+    return _extended(x, weight, bias, cu_seqlens, state, slots, positions)
 
 
 def causal_conv_step(
@@ -163,4 +168,4 @@ def causal_conv_step(
 ) -> torch.Tensor:  # fmt: skip
     """One new row of each lane: x [B, channels] -> [B, channels]; the rest as in `causal_conv_extend`."""
     cu_seqlens = torch.arange(x.shape[0] + 1, dtype=torch.int32, device=x.device)
-    return causal_conv_extend(x, weight, bias, cu_seqlens, state, slots, positions)
+    return _extended(x, weight, bias, cu_seqlens, state, slots, positions)

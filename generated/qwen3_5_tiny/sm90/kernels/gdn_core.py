@@ -17,9 +17,10 @@ Rounding points, in order:
 
 import torch
 
-from ...gdn_arguments import check_cu_seqlens, check_rows, check_slots
+from ...gdn_arguments import check_rows, check_slots
 from ...gdn_backward_triton import DeltaRule
 from ...gdn_caches import Caches, caches
+from ...gdn_lists_triton import check_cu_seqlens
 from ...gdn_prepare_triton import prepare
 from ...gdn_rows_triton import gather, stow
 from ...gdn_scan_triton import scan

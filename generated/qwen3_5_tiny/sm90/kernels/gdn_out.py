@@ -24,6 +24,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...dense_products import aligned, check_operands, gradients
 from ...hopper_gemm import hopper_gemm
+from ...hopper_halves import hopper_halves
 from ...launcher import DTYPES, bucket, require
 from ...recording import apply
 
@@ -37,7 +38,7 @@ LEAF_DTYPE = tl.constexpr({"fp32": tl.float32, "bf16": tl.bfloat16}["fp32"])
 MODEL_DTYPE = DTYPES["bf16"]
 OUT_DTYPE = {"model": MODEL_DTYPE, "fp32": torch.float32}["model"]
 SHARES = tuple(K // size for size in (1, 2, 4,) if LEAVES % size == 0)  # what one rank sums
-LAUNCH = ((16, {"schedule": "warps", "share": 8, "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 4, "group": 8, "overlap": True},), (64, {"schedule": "persistent", "share": 8, "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 16, "group": 8, "overlap": True},), (8448, {"schedule": "persistent", "share": 8, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (16896, {"schedule": "persistent", "share": 8, "block_m": 128, "block_n": 64, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "share": 8, "block_m": 128, "block_n": 128, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},),)
+LAUNCH = ((16, {"schedule": "warps", "share": 8, "block_m": 16, "block_n": 16, "num_warps": 8, "num_stages": 4, "group": 8, "overlap": True},), (64, {"schedule": "halves", "share": 8, "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (8448, {"schedule": "halves", "share": 8, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "share": 8, "block_m": 128, "block_n": 128, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},),)
 
 
 @triton.jit
@@ -174,14 +175,16 @@ def _subtree(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> t
         options["num_warps"] = max(1, launch["num_warps"] * leaves // 8)  # fewer leaves need fewer warps, and leave
         options["num_stages"] = min(8, launch["num_stages"] * 8 // leaves)  # room for more steps of each
         _matmul_warps_kernel[_grid(out, launch)](x, weight, out, rows, columns, leaves, **options)
+    elif launch["schedule"] == "halves" and leaves > 1:
+        hopper_halves(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
     else:
         share = min(launch["share"], leaves)
         nodes = out if share == leaves else x.new_empty((leaves // share, rows, columns), dtype=torch.float32)
-        if launch["schedule"] == "persistent":
-            hopper_gemm(x, weight, nodes, leaves=share, leaf_dtype=LEAF_DTYPE.value, launch=launch)
-        else:
+        if launch["schedule"] == "tiles":
             grid = (*_grid(out, launch), leaves // share)
             _matmul_tiles_kernel[grid](x, weight, nodes, rows, columns, leaves, share, **_options(launch))
+        else:
+            hopper_gemm(x, weight, nodes, leaves=share, leaf_dtype=LEAF_DTYPE.value, launch=launch)
         if share < leaves:
             _combine(nodes, out, launch["overlap"])
     return out

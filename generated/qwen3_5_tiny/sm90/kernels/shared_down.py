@@ -24,6 +24,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...dense_products import aligned, check_operands, gradients
 from ...hopper_gemm import hopper_gemm
+from ...hopper_halves import hopper_halves
 from ...launcher import DTYPES, bucket, require
 from ...recording import apply
 
@@ -174,14 +175,16 @@ def _subtree(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> t
         options["num_warps"] = max(1, launch["num_warps"] * leaves // 8)  # fewer leaves need fewer warps, and leave
         options["num_stages"] = min(8, launch["num_stages"] * 8 // leaves)  # room for more steps of each
         _matmul_warps_kernel[_grid(out, launch)](x, weight, out, rows, columns, leaves, **options)
+    elif launch["schedule"] == "halves" and leaves > 1:
+        hopper_halves(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
     else:
         share = min(launch["share"], leaves)
         nodes = out if share == leaves else x.new_empty((leaves // share, rows, columns), dtype=torch.float32)
-        if launch["schedule"] == "persistent":
-            hopper_gemm(x, weight, nodes, leaves=share, leaf_dtype=LEAF_DTYPE.value, launch=launch)
-        else:
+        if launch["schedule"] == "tiles":
             grid = (*_grid(out, launch), leaves // share)
             _matmul_tiles_kernel[grid](x, weight, nodes, rows, columns, leaves, share, **_options(launch))
+        else:
+            hopper_gemm(x, weight, nodes, leaves=share, leaf_dtype=LEAF_DTYPE.value, launch=launch)
         if share < leaves:
             _combine(nodes, out, launch["overlap"])
     return out

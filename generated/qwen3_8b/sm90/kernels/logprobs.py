@@ -18,61 +18,29 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ... import log_softmax_gradient_triton
 from ...elementary_triton import exp_nonpositive, log
 from ...gradients import log_softmax_logits
+from ...hopper_leaf_sums import fits
 from ...hopper_log_softmax import log_softmax_cluster
 from ...launcher import bucket, require
+from ...leaf_cut import Cut
+from ...leaf_sums_triton import finite, larger, leaf_sums
 from ...recording import apply
-from ...trees_triton import pair_sum, pair_sum_rows
+from ...trees_triton import pair_sum
 
 # Pinned by the contract.
-VOCAB = tl.constexpr(151936)
 PADDED_VOCAB = 151936
 TEMPERATURE = 1.0
+CUT = Cut(
+    vocab=151936, leaf=151936 // 8, leaves=8,
+    block=4096, lanes=512,
+)  # fmt: skip
+LAUNCH = ((16, {"schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 4, "cluster_warps": 8},), (None, {"schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4},),)
+
+VOCAB = tl.constexpr(151936)
 LEAVES = tl.constexpr(8)
-BLOCK = tl.constexpr(4096)
-LANES = tl.constexpr(512)
-LAUNCH = ((None, {"schedule": "cluster", "num_warps": 4, "finish_block": 1024},),)
-
-LEAF = tl.constexpr(151936 // 8)
 RECIPROCAL = tl.constexpr(1.0 / 1.0)
-ALL = tl.constexpr(tl.PropagateNan.ALL)
-
-
-@triton.jit
-def _larger(a, b):
-    return tl.maximum(a, b, propagate_nan=ALL)
-
-
-@triton.jit
-def _finite(maximum):
-    """Zero where nothing but -inf was seen, so that exp(-inf - maximum) is 0 and not NaN."""
-    return tl.where(maximum == float("-inf"), 0.0, maximum)
-
-
-@triton.jit(do_not_specialize=["first", "leaves"])
-def _shard_sums_kernel(logits, sums, first, leaves, WIDTH: tl.constexpr, ROW: tl.constexpr):
-    row, leaf = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    begin = leaf * LEAF
-    held = tl.minimum(tl.minimum(LEAF, WIDTH - begin), VOCAB - (first * LEAF + begin))
-    column = (tl.arange(0, BLOCK // LANES) * LANES)[:, None] + tl.arange(0, LANES)[None, :]
-    maximum = tl.full([1, 1], float("-inf"), tl.float32)
-    lanes = tl.zeros([1, LANES], tl.float32)
-    logits += row * ROW + begin
-    gdc_launch_dependents()
-    gdc_wait()
-    following = tl.load(logits + column, mask=column < held, other=float("-inf"))
-    for block in range(0, LEAF, BLOCK):
-        z = following * RECIPROCAL
-        ahead = block + BLOCK + column  # read while this block is summed
-        following = tl.load(logits + ahead, mask=ahead < held, other=float("-inf"))
-        raised = _larger(maximum, tl.reduce(tl.reduce(z, 0, _larger), 0, _larger))
-        terms = exp_nonpositive(z - _finite(raised))
-        lanes = lanes * exp_nonpositive(maximum - _finite(raised)) + pair_sum_rows(terms)
-        maximum = raised
-    place = sums + (row * leaves + leaf) * 2 + tl.zeros([1, 1], tl.int32)
-    tl.store(place, maximum)
-    tl.store(place + 1, pair_sum(lanes))
 
 
 @triton.jit(do_not_specialize=["rows", "start"])
@@ -87,21 +55,28 @@ def _shard_target_kernel(logits, targets, out, rows, start, WIDTH: tl.constexpr,
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _finish_kernel(sums, target_logit, normalisers, logprobs, rows, TARGET: tl.constexpr, SIZE: tl.constexpr):
+def _finish_kernel(
+    sums, logits, targets, normalisers, logprobs, rows, ROW: tl.constexpr, CHOICE: tl.constexpr, SIZE: tl.constexpr
+):
+    """CHOICE: the log-probability of a "column" of a row of logits, of the "logit" of each row, or "none"."""
     row = (tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE))[:, None]
     live = row < rows
     place = row * (2 * LEAVES) + 2 * tl.arange(0, LEAVES)[None, :]
     gdc_launch_dependents()
     gdc_wait()
     maxima = tl.load(sums + place, mask=live, other=0.0)
-    maximum = tl.expand_dims(tl.reduce(maxima, 1, _larger), 1) + 0.0  # -0.0 and +0.0 are one maximum
-    scaled = tl.load(sums + place + 1, mask=live, other=1.0) * exp_nonpositive(maxima - _finite(maximum))
-    logarithm = log(pair_sum(scaled))
+    totals = tl.load(sums + place + 1, mask=live, other=1.0)
+    if CHOICE == "column":
+        target = tl.load(targets + row, mask=live, other=-1)
+        chosen = tl.load(logits + row * ROW + target, mask=(target >= 0) & (target < VOCAB), other=0.0)
+    elif CHOICE == "logit":
+        chosen = tl.load(logits + row, mask=live, other=0.0)
+    maximum = tl.expand_dims(tl.reduce(maxima, 1, larger), 1) + 0.0  # -0.0 and +0.0 are one maximum
+    logarithm = log(pair_sum(totals * exp_nonpositive(maxima - finite(maximum))))
     tl.store(normalisers + row * 2, maximum, live)
     tl.store(normalisers + row * 2 + 1, logarithm, live)
-    if TARGET:
-        z = tl.load(target_logit + row, mask=live, other=0.0) * RECIPROCAL
-        tl.store(logprobs + row, (z - maximum) - logarithm, live)
+    if CHOICE != "none":
+        tl.store(logprobs + row, (chosen * RECIPROCAL - maximum) - logarithm, live)
 
 
 @triton.jit
@@ -116,29 +91,9 @@ def _log_softmax_kernel(logits, normalisers, out, WIDTH: tl.constexpr, ROW: tl.c
     tl.store(out + row * WIDTH + column, tl.where(column < VOCAB, result, float("-inf")), column < WIDTH)
 
 
-@triton.jit(do_not_specialize=["start"])
-def _shard_gradient_kernel(
-    logits, targets, normalisers, gradient, out, start, WIDTH: tl.constexpr, ROW: tl.constexpr, SIZE: tl.constexpr
-):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
-    gdc_launch_dependents()
-    gdc_wait()
-    z = tl.load(logits + row * ROW + column, mask=column < WIDTH, other=0.0) * RECIPROCAL
-    probability = exp_nonpositive((z - tl.load(normalisers + row * 2)) - tl.load(normalisers + row * 2 + 1))
-    chosen = tl.where(start + column == tl.load(targets + row), 1.0, 0.0)
-    result = (chosen - probability) * (tl.load(gradient + row) * RECIPROCAL)
-    tl.store(out + row * WIDTH + column, tl.where(start + column < VOCAB, result, 0.0), column < WIDTH)
-
-
 def _options(rows):
     warps = bucket(LAUNCH, rows)["num_warps"]
     return {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": False, "launch_pdl": True}
-
-
-def _tiles(rows, width):
-    size = bucket(LAUNCH, rows)["finish_block"]
-    return (rows, triton.cdiv(width, size)), size
 
 
 def shard_sums(logits: torch.Tensor, *, start: int) -> torch.Tensor:
@@ -147,13 +102,9 @@ def shard_sums(logits: torch.Tensor, *, start: int) -> torch.Tensor:
     Joined over ranks along the second axis, this is what `finish` takes. `start` is a multiple of the leaf.
     """
     _check_shard(logits, start)
-    rows, width = logits.shape
-    leaves = LEAVES.value if width == VOCAB.value else width // LEAF.value
-    sums = logits.new_empty(rows, 2 * leaves)
-    if rows:
-        first, tile = start // LEAF.value, {"WIDTH": width, "ROW": logits.stride(0)}
-        _shard_sums_kernel[rows, leaves](logits, sums, first, leaves, **tile, **_options(rows))
-    return sums
+    free = bucket(LAUNCH, len(logits))
+    options = {"num_warps": free["num_warps"], "stages": free["stages"]}
+    return leaf_sums(logits, CUT, start=start, scale=RECIPROCAL.value, **options)
 
 
 def shard_target(logits: torch.Tensor, targets: torch.Tensor, *, start: int) -> torch.Tensor:
@@ -171,25 +122,27 @@ def shard_target(logits: torch.Tensor, targets: torch.Tensor, *, start: int) -> 
     return out
 
 
-def _finish(sums, target_logit):
+def _finish(sums, logits=None, targets=None):
     require(sums.dim() == 2 and sums.shape[1] == 2 * LEAVES.value, f"sums must be [T, {2 * LEAVES.value}]: all leaves")
     rows = sums.shape[0]
     normalisers, logprobs = sums.new_empty(rows, 2), sums.new_empty(rows)
     if rows:
-        sums, target = sums.contiguous(), sums if target_logit is None else target_logit.contiguous()
-        grid, tile = (triton.cdiv(rows, 16),), {"TARGET": target_logit is not None, "SIZE": 16}
-        _finish_kernel[grid](sums, target, normalisers, logprobs, rows, **tile, **_options(rows))
+        choice = "none" if logits is None else "logit" if targets is None else "column"
+        _finish_kernel[(triton.cdiv(rows, 16),)](
+            sums, sums if logits is None else logits, sums if targets is None else targets, normalisers, logprobs, rows,
+            ROW=0 if logits is None else logits.stride(0), CHOICE=choice, SIZE=16, **_options(rows),
+        )  # fmt: skip
     return normalisers, logprobs
 
 
 def normaliser(sums: torch.Tensor) -> torch.Tensor:
     """What `shard_sums` gives of all leaves -> [T, 2]: the row's maximum, and log of its sum of exp(z - maximum)."""
-    return _finish(sums, None)[0]
+    return _finish(sums.contiguous())[0]
 
 
 def finish(sums: torch.Tensor, target_logit: torch.Tensor) -> torch.Tensor:
     """All leaves [T, 2 * LEAVES] and the target's logit [T] -> its log-probability [T] in nats, never above 0."""
-    return _finish(sums, target_logit)[1]
+    return _finish(sums.contiguous(), target_logit.contiguous())[1]
 
 
 def shard_gradient(
@@ -199,14 +152,11 @@ def shard_gradient(
 
     `normalisers` is what `normaliser` gave for these rows.
     """
-    rows, width = logits.shape
-    out = logits.new_empty(rows, width)
-    if rows:
-        grid, size = _tiles(rows, width)
-        tile = {"WIDTH": width, "ROW": logits.stride(0), "SIZE": size}
-        targets, gradient = targets.contiguous(), gradient.contiguous()
-        _shard_gradient_kernel[grid](logits, targets, normalisers, gradient, out, start, **tile, **_options(rows))
-    return out
+    free = bucket(LAUNCH, len(logits))
+    return log_softmax_gradient_triton.shard_gradient(
+        logits, targets, normalisers, gradient, start=start, vocab=CUT.vocab, scale=RECIPROCAL.value,
+        size=free["finish_block"], num_warps=free["num_warps"],
+    )  # fmt: skip
 
 
 class _LogSoftmax(torch.autograd.Function):
@@ -214,16 +164,14 @@ class _LogSoftmax(torch.autograd.Function):
     def forward(ctx, logits):
         rows, width = logits.shape
         out = logits.new_empty(rows, width)
-        if rows and LEAVES.value <= 8 and bucket(LAUNCH, rows)["schedule"] == "cluster":
-            log_softmax_cluster(
-                logits, out, vocab=VOCAB.value, leaf=LEAF.value, leaves=LEAVES.value, block=BLOCK.value,
-                lanes=LANES.value, scale=RECIPROCAL.value,
-            )  # fmt: skip
+        free = bucket(LAUNCH, rows)
+        if rows and free["schedule"] == "cluster" and fits(CUT):
+            log_softmax_cluster(logits, out, CUT, scale=RECIPROCAL.value, num_warps=free["cluster_warps"])
         elif rows:
             normalisers = normaliser(shard_sums(logits, start=0))
-            grid, size = _tiles(rows, width)
-            tile = {"WIDTH": width, "ROW": logits.stride(0), "SIZE": size}
-            _log_softmax_kernel[grid](logits, normalisers, out, **tile, **_options(rows))
+            _log_softmax_kernel[rows, triton.cdiv(width, free["finish_block"])](
+                logits, normalisers, out, WIDTH=width, ROW=logits.stride(0), SIZE=free["finish_block"], **_options(rows)
+            )
         ctx.save_for_backward(out)
         return out
 
@@ -236,7 +184,7 @@ class _LogSoftmax(torch.autograd.Function):
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, targets):
-        normalisers, logprobs = _finish(shard_sums(logits, start=0), shard_target(logits, targets, start=0))
+        normalisers, logprobs = _finish(shard_sums(logits, start=0), logits, targets.contiguous())
         ctx.save_for_backward(logits, targets, normalisers)
         return logprobs
 
@@ -253,9 +201,9 @@ def _check(logits):
 
 def _check_shard(logits, start):
     _check(logits)
-    width, leaf = logits.shape[1], LEAF.value
+    width, leaf = logits.shape[1], CUT.leaf
     require(start % leaf == 0, f"start must be a multiple of the leaf of {leaf} columns")
-    held = (width % leaf == 0 and start + width <= PADDED_VOCAB) or (start == 0 and width == VOCAB.value)
+    held = (width % leaf == 0 and start + width <= PADDED_VOCAB) or (start == 0 and width == CUT.vocab)
     require(held, f"a shard must hold whole leaves of {leaf} columns")
 
 
@@ -265,7 +213,7 @@ def _check_targets(logits, targets):
 
 def _check_row(logits):
     _check(logits)
-    widths = VOCAB.value, PADDED_VOCAB
+    widths = CUT.vocab, PADDED_VOCAB
     require(logits.shape[1] in widths, f"a row of logits must be {widths[0]} or {widths[1]} long")
 
 

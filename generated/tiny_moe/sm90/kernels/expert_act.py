@@ -49,8 +49,9 @@ def _forward(gate_up: torch.Tensor, weights: torch.Tensor, order: torch.Tensor) 
     if rows:
         launch = bucket(LAUNCH, rows)
         block = min(1024, width & -width)
-        _expert_act_kernel[(triton.cdiv(rows, launch["rows"]), triton.cdiv(width, block))](
-            gate_up, weights, order, out, rows, WIDTH=width, WEIGHTED=WEIGHTED, ROWS=launch["rows"], BLOCK=block,
+        tall = launch["rows"] * max(1, 512 // block)
+        _expert_act_kernel[(triton.cdiv(rows, tall), triton.cdiv(width, block))](
+            gate_up, weights, order, out, rows, WIDTH=width, WEIGHTED=WEIGHTED, ROWS=tall, BLOCK=block,
             num_warps=launch["num_warps"], num_stages=1, enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return out

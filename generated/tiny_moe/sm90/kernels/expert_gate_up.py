@@ -26,7 +26,7 @@ from ...recording import apply
 
 # Pinned by the contract.
 HIDDEN = 64
-LAUNCH = ((2, {"schedule": "rows", "block_m": 16, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 5},), (64, {"schedule": "experts", "block_m": 16, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 4},), (128, {"schedule": "experts", "block_m": 32, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3},), (None, {"schedule": "specialised", "block_m": 16, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 5},),)
+LAUNCH = ((2, {"schedule": "rows", "block_m": 1, "block_n": 32, "block_k": 512, "num_warps": 4, "num_stages": 3},), (64, {"schedule": "experts", "block_m": 16, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 4},), (128, {"schedule": "experts", "block_m": 32, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3},), (None, {"schedule": "specialised", "block_m": 16, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 4},),)
 
 
 @triton.jit(do_not_specialize=["top_k"])
@@ -34,7 +34,6 @@ def _expert_gate_up_kernel(x, weight, order, offsets, out, top_k, HIDDEN: tl.con
                            EXPERTS: tl.constexpr, PADDED: tl.constexpr, SCHEDULE: tl.constexpr, BLOCK_M: tl.constexpr,
                            BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """Rows of one expert, one, a tile of them or all, gathered from their tokens, by BLOCK_N rows of its weight."""
-    gdc_launch_dependents()
     gdc_wait()
     expert, first, end = rows_of(offsets, tl.program_id(1), SCHEDULE, BLOCK_M, EXPERTS, PADDED)
     if expert < 0:
@@ -55,6 +54,7 @@ def _expert_gate_up_kernel(x, weight, order, offsets, out, top_k, HIDDEN: tl.con
             b += BLOCK_K
         place = row.to(tl.int64)[:, None] * COLUMNS + column[None, :]
         tl.store(out + place, acc.to(tl.bfloat16), mask=live[:, None] & (column < COLUMNS)[None, :])
+    gdc_launch_dependents()
 
 
 def _forward(x: torch.Tensor, weight: torch.Tensor, order: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

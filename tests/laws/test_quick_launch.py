@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 from triton.runtime import driver
 
 from tests.support.support_modules import support_module
@@ -25,6 +27,12 @@ BASE, WIDE = torch.zeros(64), torch.zeros(64, dtype=torch.float64)
 def _kernel(x, out, rows, stride, SCALE: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at * stride, tl.load(x + at, at < rows) * SCALE, at < rows)
+
+
+@gluon.jit
+def _laid_out_kernel(x, out, LAYOUT: gl.constexpr):
+    at = gl.arange(0, 64, LAYOUT)
+    gl.store(out + at, gl.load(x + at))
 
 
 class Device:
@@ -126,3 +134,22 @@ def test_a_watcher_of_launches_still_sees_them(launched: Launched) -> None:
     finally:
         triton.knobs.runtime.launch_enter_hook.remove(watch)
         del _kernel.run
+
+
+def test_a_watcher_of_compilation_is_spared_what_triton_cannot_tell_it(
+    launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **event: told.append(event["repr"]))
+    layout = gl.BlockedLayout([1], [32], [1], [0])
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        _laid_out_kernel[(1,)](BASE, WIDE, LAYOUT=layout, num_warps=1)
+    quick_launch.quicken(SimpleNamespace(_kernel=_kernel, _laid_out_kernel=_laid_out_kernel))
+    try:
+        launched.clear()
+        _laid_out_kernel[(1,)](BASE, BASE, LAYOUT=layout, num_warps=1)
+        assert len(launched) == 1 and not told
+        _kernel[(1,)](BASE, BASE, 5, 5, SCALE=5, BLOCK=64, num_warps=1)
+        assert len(told) == 1
+    finally:
+        del _kernel.run, _laid_out_kernel.run

@@ -148,7 +148,8 @@ def test_a_watcher_of_compilation_is_spared_what_triton_cannot_tell_it(
     try:
         launched.clear()
         _laid_out_kernel[(1,)](BASE, BASE, LAYOUT=layout, num_warps=1)
-        assert len(launched) == 1 and not told
+        assert len(launched) == 1
+        assert not told
         _kernel[(1,)](BASE, BASE, 5, 5, SCALE=5, BLOCK=64, num_warps=1)
         assert len(told) == 1
     finally:

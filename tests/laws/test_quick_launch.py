@@ -17,7 +17,9 @@ from triton.experimental.gluon import language as gl
 from triton.runtime import driver
 
 from tests.support.support_modules import support_module
+from tests.support.targets import INTERPRETING
 
+pytestmark = pytest.mark.skipif(INTERPRETING, reason="an interpreting process compiles nothing")
 quick_launch = support_module("quick_launch")
 Launched = list[tuple[Any, ...]]
 BASE, WIDE = torch.zeros(64), torch.zeros(64, dtype=torch.float64)

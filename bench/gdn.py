@@ -8,8 +8,6 @@ and compares its bits with the first.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +17,7 @@ from typing import Any
 import torch
 
 from bench import harness
-from bench.gdn_cases import RECURRENT, SCANS, STEPS, compile_one, recurrent, rows, rxc, same
+from bench.gdn_cases import RECURRENT, SCANS, STEPS, compile_all, compile_one, recurrent, rows, rxc, same
 from bench.gdn_laws import accuracy, laws, repeats
 
 COPIED_BYTES_PER_MS = 4.3e9
@@ -155,10 +153,7 @@ def main() -> None:
     steps = STEPS if options.sweep else STEPS[:2]
     jobs: list[tuple[str, int, Any]] = [("scan", h, launch) for h in (16, 32) for launch in SCANS]
     jobs += [("step", 16, launch) for launch in steps] + [("recurrent", 16, launch) for launch in RECURRENT]
-    with multiprocessing.get_context("fork").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
-        for job, reason in zip(jobs, pool.map(compile_one, jobs, chunksize=1), strict=True):
-            if reason:
-                print(f"not compiled: {job}: {reason}", flush=True)
+    compile_all(compile_one, jobs)
     found: list[harness.Row] = []
 
     def take(rows_found: Iterator[harness.Row]) -> None:

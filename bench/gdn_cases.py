@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -18,6 +20,7 @@ os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # as in dry launches, so that what
 
 SCANS = ("warp_specialised", "tiles")
 STEPS = ((128, 4), (128, 8))
+Job = tuple[str, int, dict[str, int], dict[str, int]]
 RECURRENT = ((8, 1), (16, 1), (32, 1), (16, 2), (32, 2), (64, 4))
 
 
@@ -76,7 +79,7 @@ def compile_one(job: tuple[str, int, Any]) -> str | None:
     return None
 
 
-def compile_launchers(job: tuple[str, int, dict[str, int], dict[str, int]]) -> str | None:
+def compile_launchers(job: Job) -> str | None:
     """As `compile_one`, for some functions of an implementation, each with a number of rows, at a launch of its own
     (none: the recommended)."""
     name, qk_heads, launch, functions = job
@@ -89,6 +92,14 @@ def compile_launchers(job: tuple[str, int, dict[str, int], dict[str, int]]) -> s
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return None
+
+
+def compile_all(compile_job: Callable[[Any], str | None], jobs: Sequence[Any]) -> None:
+    """Every job into Triton's cache, in processes beside one another, before anything is timed; prints what failed."""
+    with multiprocessing.get_context("fork").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
+        for job, reason in zip(jobs, pool.map(compile_job, jobs, chunksize=1), strict=True):
+            if reason:
+                print(f"not compiled: {job}: {reason}", flush=True)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> int:

@@ -10,7 +10,6 @@ fp32 recurrent step at the best of its launches. Rows are saved as they come.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ import torch
 from bench import harness
 from bench.autotuned import compile_candidates, measure_briefly
 from bench.gdn import decode_floor, fla_chunk, forward_floor
-from bench.gdn_cases import RECURRENT, attributes, compile_launchers, recurrent, rows
+from bench.gdn_cases import RECURRENT, Job, attributes, compile_all, compile_launchers, recurrent, rows
 from tests.support.rendering import render_kernel
 
 COLUMNS = {
@@ -126,9 +125,9 @@ def row(column: str, kind: str, size: str, times: tuple[float, float], peer: str
     return harness.row(name, times[0], peer, times[1], floor, GOALS.get((column, kind), ""))
 
 
-def compile_all(parts: tuple[str, ...]) -> None:
-    """Every kernel of ours into Triton's cache, in processes beside one another, before anything is timed."""
-    jobs: list[tuple[str, int, dict[str, int], dict[str, int]]] = []
+def kernels_of(parts: tuple[str, ...]) -> list[Job]:
+    """What `compile_launchers` has to compile of ours."""
+    jobs: list[Job] = []
     for prefilling, decoding in COLUMNS.values():
         if "packed" in parts:
             jobs += [(prefilling, 32, {}, {name: 8192}) for name in ("gated_delta_rule", "gated_delta_extend")]
@@ -138,10 +137,7 @@ def compile_all(parts: tuple[str, ...]) -> None:
         for launch in RECURRENT:
             chosen = dict(zip(("recurrent_block_v", "recurrent_warps"), launch, strict=True))
             jobs.append(("gdn_native_step", 16, chosen, {"gated_delta_step": 64}))
-    with multiprocessing.get_context("fork").Pool(min(len(jobs), os.cpu_count() or 1)) as pool:
-        for job, reason in zip(jobs, pool.map(compile_launchers, jobs, chunksize=1), strict=True):
-            if reason:
-                print(f"not compiled: {job}: {reason}", flush=True)
+    return jobs
 
 
 def peer_once() -> None:
@@ -164,7 +160,7 @@ def main() -> None:
     only, begun = parser.parse_args().only, time.monotonic()
     parts = (only,) if only else PARTS
     tuning = compile_candidates(peer_once, os.cpu_count() or 2) if "packed" in parts else []
-    compile_all(parts)
+    compile_all(compile_launchers, kernels_of(parts))
     print(f"ours compiled after {time.monotonic() - begun:.0f} s", flush=True)
     if "decode" in parts:
         found: list[harness.Row] = []

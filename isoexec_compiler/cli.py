@@ -110,12 +110,13 @@ def verify(
 def _evidence(package: Package, folder: Path, required: bool) -> tuple[tuple[Drift, ...], str]:
     """What the evidence of a package says against it, and a remark where there is none; what it does not say is asked
     only where it must say all, or where a record speaks against a kernel."""
-    from isoexec_compiler import evidence
+    if not required:
+        from isoexec_compiler import evidence
 
-    records = [record for _, record in evidence.read(folder)]
-    if not required and all(record and record.supports for record in records):
-        remark = "no evidence; --require-evidence lists what its claims need"
-        return (), "" if records else f"{package.plan.contract}: {remark}\n"
+        records = [record for _, record in evidence.read(folder)]
+        if all(record and record.supports for record in records):
+            remark = "no evidence; --require-evidence lists what its claims need"
+            return (), "" if records else f"{package.plan.contract}: {remark}\n"
     from isoexec_compiler import claims
 
     lacking = claims.shortfalls(package.plan, package.facts, package.tree, folder)

@@ -64,21 +64,21 @@ def ptx_facts(plan: Plan, facts: Facts, root: Path) -> dict[str, Value]:
         if kernel.target in CAPABILITY:
             source = f"numerical_policy.{kernel.target}.kernels.{kernel.module}.source"
             found[f"{kernel.target}.{kernel.module}.source"] = facts[source]
-            for name, text in compiled(plan.contract, kernel, root).items():
-                found[f"{kernel.target}.{kernel.module}.ptx.{name}"] = text_digest(text)
+            for name, variant in compiled(plan.contract, kernel, root).items():
+                found[f"{kernel.target}.{kernel.module}.ptx.{name}"] = text_digest(variant.ptx)
     return found
 
 
-def compiled(contract: str, kernel: Kernel, root: Path) -> dict[str, str]:
-    """The PTX of every variant that a kernel module launches, by `<function>.<bucket>.<kernel>.<number>`."""
+def compiled(contract: str, kernel: Kernel, root: Path) -> dict[str, Variant]:
+    """Every variant that a kernel module launches, by `<function>.<bucket>.<kernel>.<number>`."""
     module = _import(f"{contract}.{kernel.target}.kernels.{kernel.module}", root)
-    found: dict[str, str] = {}
+    found: dict[str, Variant] = {}
     for bucket, (rows, _) in enumerate(kernel.free_launch):
         for name, launcher in launchers(module, kernel, rows or MANY_ROWS, "cpu").items():
             with dry_launches(CAPABILITY[kernel.target]) as launched:
                 launcher()
             for number, variant in enumerate(launched):
-                found[f"{name}.{bucket}.{variant.name}.{number}"] = variant.ptx
+                found[f"{name}.{bucket}.{variant.name}.{number}"] = variant
     return found
 
 
@@ -112,9 +112,11 @@ def drifts(sealed: Facts, facts: Facts, plan: Plan, root: Path) -> Iterator[Drif
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One compiled form of a kernel: its name, its texts, its machine code, and bytes of shared memory."""
+    """One compiled form of a kernel: its name, its texts from the source's on, its machine code, and bytes of shared
+    memory."""
 
     name: str
+    source: str
     ptx: str
     ttgir: str
     cubin: bytes
@@ -135,7 +137,7 @@ def dry_launches(capability: int) -> Iterator[list[Variant]]:
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-        texts = {name: kernel.asm[name] for name in ("ptx", "ttgir", "cubin")}
+        texts = {name: kernel.asm[name] for name in ("source", "ptx", "ttgir", "cubin")}
         launched.append(Variant(name=self.__name__, **texts, shared=kernel.metadata.shared))
         return kernel
 

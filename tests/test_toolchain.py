@@ -86,12 +86,12 @@ def test_kernels_hold_no_instruction_whose_bits_are_not_named(package: pipeline.
     """The laws of each implementation scan further; these hold for all, and the products use the tensor cores."""
     for kernel in package.plan.kernels:
         if kernel.target == "sm90":
-            texts = toolchain.compiled(package.plan.contract, kernel, sealed.parent)
-            assert texts
-            for name, ptx in texts.items():
-                assert not set(offences(ptx)) & set(NEVER), name
+            variants = toolchain.compiled(package.plan.contract, kernel, sealed.parent)
+            assert variants
+            for name, variant in variants.items():
+                assert not set(offences(variant.ptx)) & set(NEVER), name
             if kernel.op == "matmul":
-                assert any(re.search(r"\b(wgmma\.mma_async|mma\.sync)", ptx) for ptx in texts.values())
+                assert any(re.search(r"\b(wgmma\.mma_async|mma\.sync)", each.ptx) for each in variants.values())
 
 
 def test_the_scan_sees_what_it_looks_for(package: pipeline.Package) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from isoexec_compiler.ops.gated_delta_rule import launchers
 from isoexec_compiler.registry import implementations
+from tests.support.folds import folded_additions
 from tests.support.ptx import Variant, compiled_launches, offences, operand_widths
 from tests.support.rendering import render_kernel
 from tests.support.targets import INTERPRETING
@@ -59,6 +60,7 @@ def test_kernels_hold_nothing_that_moves_bits(implementation: str) -> None:
         assert not offences(kernel.ptx, allowed), (kernel.name, offences(kernel.ptx, allowed))
         assert set(re.findall(r"(\S+)\.ftz", kernel.ptx)) <= {"ex2.approx"}, kernel.name
         assert set(operand_widths(kernel.ttgir)) <= {2}, (kernel.name, operand_widths(kernel.ttgir))
+        assert not list(folded_additions(kernel.source)), kernel.name
 
 
 def test_every_implementation_is_scanned() -> None:

@@ -64,6 +64,17 @@ def test_a_leaf_is_a_sequential_product(place: str) -> None:
         assert_same_bits(sequential(left, right), leaves[leaf], f"leaf {leaf}")
 
 
+@pytest.mark.parametrize("block_k", [16, 64])
+def test_leaves_of_one_step_are_added_outside_the_tensor_core(place: str, block_k: int) -> None:
+    """With a known zero in the accumulator Triton folds the addition of two leaves into the second one's product."""
+    n, k = SIZES[place][0], 8 * block_k
+    x, weight = (wide(count, k, seed=count, dtype="bf16", device=DEVICE[place]) for count in (70, n))
+    for table in launches("matmul_tree", place):
+        if block_k == 64 or table[0][1].get("schedule", "tiles") in ("tiles", "warps"):
+            kernel = module(place, "matmul_tree", n, k, table, constants={"block_k": block_k}, out="fp32")
+            assert_same_bits(kernel.matmul(x, weight), kernel.combine(parts(kernel, x, weight, 8)), str(table))
+
+
 @pytest.mark.parametrize("leaves", [2, 4, 8])
 def test_every_number_of_leaves_is_its_own_arithmetic(place: str, leaves: int) -> None:
     n, k = SIZES[place][0], SIZES[place][1] * 2

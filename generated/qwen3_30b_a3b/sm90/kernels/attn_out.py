@@ -53,8 +53,12 @@ def _corner(rows, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 
 @triton.jit
 def _leaf(x, weight, m, n, rows, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """One chain by ascending k from zero. x, weight: addresses of the leaf's first k."""
-    sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    """One chain by ascending k from zero. x, weight: addresses of the leaf's first k.
+
+    The zero is one that Triton does not know: onto a known one it folds the addition that follows a leaf of one step
+    into the tensor core, where the sum is not the tree's.
+    """
+    sums = tl.full((BLOCK_M, BLOCK_N), tl.where(rows < 0, 1.0, 0.0), tl.float32)
     for _ in range(LEAF // BLOCK_K):
         left = tl.load(x, m < rows, 0.0)
         right = tl.load(weight) if N % BLOCK_N == 0 else tl.load(weight, n < N, 0.0)

@@ -13,11 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-
-@gluon.jit
-def next_slot(slot, phase, STAGES: gl.constexpr):
-    wrap = slot + 1 == STAGES
-    return gl.where(wrap, 0, slot + 1), gl.where(wrap, phase ^ 1, phase)
+from .hopper_tiles import next_slot
 
 
 @gluon.jit

@@ -12,11 +12,11 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .expert_tiles import tiles
-from .hopper_expert_tree import next_slot, tree_of_columns
+from .hopper_expert_tree import tree_of_columns
+from .hopper_tiles import SHARED_BYTES, describe, next_slot
 from .launcher import require
 
 COLUMNS = 64
@@ -30,7 +30,6 @@ WIDE = gl.constexpr(
         [64, COLUMNS],
     )
 )
-SHARED_BYTES = 226 << 10  # of the 227 KiB a program may have; the rest holds barriers
 
 
 @gluon.jit
@@ -162,11 +161,6 @@ def _hopper_experts_kernel(rows, weight, order, table, live, out, N: gl.constexp
     )  # fmt: skip
 
 
-def _describe(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    layout = gl.NVMMASharedLayout(columns * 2, 16, 2)
-    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns], layout)
-
-
 def hopper_experts(
     rows: torch.Tensor,
     weight: torch.Tensor,
@@ -196,7 +190,7 @@ def hopper_experts(
     table, live = tiles(offsets, rows.shape[0], height)
     processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
     _hopper_experts_kernel[(processors,)](
-        _describe(rows, 64, chunk), _describe(weight.view(experts * columns, width), wide, chunk), order, table, live,
+        describe(rows, 64, chunk), describe(weight.view(experts * columns, width), wide, chunk), order, table, live,
         out, columns, leaves, width // chunk, chunk, gcd(leaf, chunk), COLUMNS, tall, stages, lot,
         num_warps=4, enable_fp_fusion=False, launch_pdl=True,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from tests.support.targets import INTERPRETING
 
 pytestmark = pytest.mark.skipif(INTERPRETING, reason="an interpreting process compiles nothing")
 
+SCHEDULES = SCAN_LAUNCH["scan_schedule"].choices
 WIDTHS = ((64, 64), (64, 128), (128, 64), (128, 128))
 
 
@@ -40,15 +41,15 @@ def lost(kernels: list[Variant]) -> dict[str, list[str]]:
     return {name: found for name, text in texts.items() if (found := list(lost_descriptors(text)))}
 
 
-@pytest.mark.parametrize("warps", STEP_LAUNCH["step_warps"].choices)
+@pytest.mark.parametrize(("schedule", "warps"), zip(SCHEDULES, STEP_LAUNCH["step_warps"].choices, strict=True))
 @pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize("heads", [4, 8, 16, 32])
-def test_steps_keep_their_descriptors(heads: int, widths: tuple[int, int], warps: int) -> None:
-    launch = {"scan_schedule": "tiles", "step_block_v": 128, "step_warps": warps}
+def test_steps_keep_their_descriptors(heads: int, widths: tuple[int, int], schedule: str, warps: int) -> None:
+    launch = {"scan_schedule": schedule, "step_block_v": 128, "step_warps": warps}
     assert not lost(compiled("gated_delta_step", launch, heads, widths))
 
 
-@pytest.mark.parametrize("schedule", SCAN_LAUNCH["scan_schedule"].choices)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_chunks_keep_their_descriptors(schedule: str) -> None:
     launch = {"scan_schedule": schedule, "step_block_v": 128, "step_warps": 4}
     assert not lost(compiled("gated_delta_rule", launch) + compiled("gated_delta_extend", launch))

@@ -23,7 +23,7 @@ LAUNCHED = {
         "_stow_kernel",
         "_gradient_kernel",
         "_step_kernel",
-        "_edge_kernel",
+        "_hopper_edge_kernel",
     },
     "gdn_chunk_everywhere": {"_hopper_scan_kernel", "_gather_kernel", "_stow_kernel", "_gradient_kernel"},
     "gdn_native_chunk": {"_hopper_scan_kernel", "_gradient_kernel"},

@@ -75,6 +75,7 @@ def streamed_group() -> Iterator[Case]:
         yield sequential(n, 4096, rows, *tiles(64, (64, 4, 4), (128, 8, 3)), ("columns", 64, 64, 4, 8, 8))
     for n, k, rows in ((4096, 4096, 16), (4096, 12288, 16), (2048, 4096, 16), (4096, 4096, 32), (4096, 12288, 32)):
         plain = warps(16, (16, 8, 4), (32, 8, 4), (32, 4, 4), (16, 4, 4))
+        plain += [("beside", 16, width, 8, stages, 1, 8) for width, stages in ((16, 4), (32, 3), (32, 4))]
         yield tree(n, k, rows, *plain, *streamed((16, 12), (16, 16), (32, 8), (32, 16), (64, 10)))
     for n, k in ((4096, 4096), (4096, 12288), (2048, 4096)):
         yield tree(n, k, 64, ("tiles", 64, 64, 4, 4, 1, 1), *streamed((32, 12), (32, 14), (32, 16), (16, 16)))

@@ -37,10 +37,11 @@ def _recommend(attributes: Values) -> Settings:
     else:
         streamed: Values = {**tile, "schedule": "persistent", "num_stages": 10}
         halved: Values = {**streamed, "schedule": "halves"}
+        ringed: Values = {**beside, "schedule": "beside"}
         # As many rows as make one wave of tiles on 132 multiprocessors.
         small, middle = (132 // -(-n // width) * 64 for width in (64, 128))
         launch = (
-            (16, beside),
+            (16, ringed),
             (64, {**halved, "block_n": 32}),
             *(((small, halved),) if small > 64 else ()),
             *(((middle, {**halved, "block_n": 128}),) if middle > max(small, 64) else ()),
@@ -71,10 +72,11 @@ IMPLEMENTATION = Implementation(
         "sm90": {
             "schedule": Field(
                 type="enum",
-                choices=("tiles", "warps", "persistent", "halves"),
+                choices=("tiles", "warps", "beside", "persistent", "halves"),
                 free=True,
                 doc="tiles: `share` leaves one after the other in a program, a second kernel for the levels above; "
-                "warps: all leaves of a tile side by side in a program; persistent: as tiles, warp-specialised; "
+                "warps: all leaves of a tile side by side in a program; beside: so too, 16 rows a tile, weights "
+                "asked for before the kernel before has ended; persistent: as tiles, warp-specialised; "
                 "halves: so too, 64 rows a tile, half of the leaves in each of two warpgroups",
             ),
             "share": Field(

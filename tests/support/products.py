@@ -57,6 +57,7 @@ def launches(implementation: str, place: str) -> tuple[Launch, ...]:
         ]
         if implementation == "matmul_tree":
             halves = ((16, 10), (32, 8), (64, 2), (128, 8))
+            found += [one("beside", 16, n, 8, stages, 1, 8) for n, stages in ((16, 16), (32, 2), (32, 4))]
             found += [one("halves", 64, n, 4, stages, group, 8) for n, stages in halves for group in (1, 8)]
         else:
             found += [one("columns", 64, 64, 4, stages, group) for stages, group in ((2, 1), (8, 8))]

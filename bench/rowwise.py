@@ -152,7 +152,8 @@ def cases(quick: bool) -> Iterator[Case]:
             yield from norms(8192, 4096, {"rows": rows, "num_warps": warps})
         for schedule, stages, warps in (("leaves", 1, 4), ("leaves", 3, 4), ("cluster", 1, 4), ("cluster", 1, 8)):
             launch: Values = {
-                "schedule": schedule, "num_warps": 4, "finish_block": 1024, "stages": stages, "cluster_warps": warps
+                "schedule": schedule, "token_schedule": schedule, "num_warps": 4, "finish_block": 1024,
+                "stages": stages, "cluster_warps": warps,
             }  # fmt: skip
             yield from log_softmax(1024, 151936, launch)
     for rows in (16, 8192):

@@ -6,7 +6,8 @@ The first launch takes one head of one lane: the row's C and Q from the keys and
 by blocks of value columns, R and the output from the bf16 snapshot of the state and the earlier R, which travel into
 the L2 during the row's arithmetic. k_t and q_t share one 16-column tile (columns 0-7 and 8-15), so that each dot
 serves both. The second launch overlaps the first and waits for it; where rows fill their chunks, it moves the fp32
-states on. The tl.sums over an axis each select one element: they round nothing.
+states on, here by tiles or as `gdn_edge_hopper` does. The tl.sums over an axis each select one element: they round
+nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .gdn_caches import Caches, strides
+from .gdn_edge_hopper import hopper_edge
 from .gdn_prepare_triton import BLOCK, CHUNK, LOG2E, _split
 from .gdn_scan_triton import _advance
 
@@ -137,27 +139,6 @@ def _step_kernel(
         tl.store(out + token * V + value, tl.zeros((BLOCK_V,), tl.bfloat16), mask=live)
 
 
-@triton.jit
-def _lane_of(item, full, rank, i, slots, positions, ITEMS: tl.constexpr):
-    """Slot and position of the lane that an item belongs to; of the first lane where no item is left."""
-    lane = tl.sum(tl.where((full > 0) & (rank == item // ITEMS + 1), i, 0), 0)
-    return tl.load(slots + lane).to(tl.int64), tl.load(positions + lane)
-
-
-@triton.jit
-def _ask(
-    item, items, slot, position, state, keys, residuals,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
-    STATE: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Ask for what an item reads, where there is such an item, to be in the L2."""
-    head = item // (V // BLOCK_V) % HV
-    block = state + slot * STATE + head * (V * K) + item % (V // BLOCK_V) * (BLOCK_V * K)
-    _fetch(block, tl.where((item < items) & (position >= CHUNK), 2 * BLOCK_V * K, 0))
-    _fetch(keys + slot * KEYS + (head // (HV // H)) * (CHUNK * K), tl.where(item < items, CHUNK * K, 0))
-    _fetch(residuals + slot * ROWS + head * (CHUNK * V), tl.where(item < items, CHUNK * V, 0))
-
-
 @triton.jit(do_not_specialize=["lanes"])
 def _edge_kernel(
     slots, positions, lanes, state, snapshot, keys, residuals, inverse, decay,
@@ -165,46 +146,33 @@ def _edge_kernel(
     STATE: tl.constexpr, SNAPSHOT: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, INVERSE: tl.constexpr,
     SCALARS: tl.constexpr,
 ):  # fmt: skip
-    """The state over every chunk that this step filled. The programs share those out: most steps have few or none.
-    What comes first travels into the L2 while the rows are computed, what comes next during the present item."""
+    """The state over every chunk that this step filled. The programs share those out: most steps have few or none."""
     i = tl.arange(0, LOOKUP)
     slot_i = tl.load(slots + i, mask=i < lanes, other=0)
     full = ((slot_i > 0) & (tl.load(positions + i, mask=i < lanes, other=0) % CHUNK == CHUNK - 1)).to(tl.int32)
     rank = tl.cumsum(full, 0)
     ITEMS: tl.constexpr = HV * (V // BLOCK_V)
-    items = tl.sum(full, 0) * ITEMS
-    first = tl.program_id(0)
     r = tl.arange(0, CHUNK)
     column = tl.arange(0, K)[None, :]
     same = r[:, None] // BLOCK == r[None, :] // BLOCK
-    slot, position = _lane_of(first, full, rank, i, slots, positions, ITEMS)
     if ON_DEVICE:
-        _ask(first, items, slot, position, state, keys, residuals, H, HV, K, V, BLOCK_V, STATE, KEYS, ROWS)
         gdc_wait()
-    for item in range(first, items, tl.num_programs(0)):
-        following = item + tl.num_programs(0)
-        next_slot, next_position = _lane_of(following, full, rank, i, slots, positions, ITEMS)
+    for item in range(tl.program_id(0), tl.sum(full, 0) * ITEMS, tl.num_programs(0)):
+        lane = tl.sum(tl.where((full > 0) & (rank == item // ITEMS + 1), i, 0), 0)
+        slot = tl.load(slots + lane).to(tl.int64)
         head = item // (V // BLOCK_V) % HV
         value = item % (V // BLOCK_V) * BLOCK_V + tl.arange(0, BLOCK_V)
         scalars = decay + slot * SCALARS + head * CHUNK
         tile = head * (V * K) + value[:, None] * K + column
-        s = tl.load(state + slot * STATE + tile, mask=position >= CHUNK, other=0.0)
+        s = tl.load(state + slot * STATE + tile, mask=tl.load(positions + lane) >= CHUNK, other=0.0)
         key = tl.load(keys + slot * KEYS + ((head // (HV // H)) * CHUNK + r)[:, None] * K + column)
         residual = tl.load(residuals + slot * ROWS + head * (CHUNK * V) + r[:, None] * V + value[None, :])
         d = inverse + slot * INVERSE + head * (CHUNK * 2 * BLOCK) + r[:, None] * (2 * BLOCK) + r[None, :] % BLOCK
         d = tl.load(d, mask=same, other=0.0)
-        G = tl.load(scalars + r)
-        last = tl.load(scalars + CHUNK - 1)
-        if ON_DEVICE:
-            _ask(
-                following, items, next_slot, next_position, state, keys, residuals,
-                H, HV, K, V, BLOCK_V, STATE, KEYS, ROWS,
-            )  # fmt: skip
         u = tl.dot(tl.trans(residual), tl.trans(d))
-        s = _advance(s, u, G, last, key)
+        s = _advance(s, u, tl.load(scalars + r), tl.load(scalars + CHUNK - 1), key)
         tl.store(state + slot * STATE + tile, s)
         tl.store(snapshot + slot * SNAPSHOT + tile, s.to(tl.bfloat16))
-        slot, position = next_slot, next_position
 
 
 def step(
@@ -220,6 +188,9 @@ def step(
         c.snapshot, c.keys, c.values, c.residuals, c.inverse, c.decay, c.gates, c.betas, scale,
         **dims, BLOCK_V=launch["step_block_v"], num_warps=launch["step_warps"], enable_fp_fusion=False,
     )  # fmt: skip
+    if launch["scan_schedule"] == "warp_specialised":
+        hopper_edge(c, slots, positions)
+        return out
     block_v = min(64, width)
     _edge_kernel[(min(EDGE_PROGRAMS, lanes * v_heads * (width // block_v)),)](
         slots, positions, lanes, c.state, c.snapshot, c.keys, c.residuals, c.inverse, c.decay,

@@ -24,13 +24,28 @@ WIDE = gl.constexpr(3 * 64)
 @gluon.jit
 def _copy(x, weight, x_tiles, first, second, third, full, empty, rows, tiles, N: gl.constexpr, K: gl.constexpr,
           STAGES: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
-    """Rows of a tile that `x` does not bring keep what was there: no row reads another's."""
+    """The first turn of weights is asked for before the kernel before has ended, which cannot have written them.
+
+    Rows of a tile that `x` does not bring keep what was there: no row reads another's.
+    """
     box: gl.constexpr = x.block_shape[0]
-    slot = 0
-    phase = 0
+    ahead: gl.constexpr = min(STAGES, K // BLOCK_K)
+    row, column = corner(gl.program_id(0), rows, N, 64, WIDE, GROUP)
+    for at in range(ahead):
+        ready = full.index(at)
+        mbarrier.expect(ready, (box + WIDE) * BLOCK_K * 2)
+        tma.async_copy_global_to_shared(weight, [column, at * BLOCK_K], ready, first.index(at))
+        tma.async_copy_global_to_shared(weight, [column + 64, at * BLOCK_K], ready, second.index(at))
+        tma.async_copy_global_to_shared(weight, [column + 128, at * BLOCK_K], ready, third.index(at))
+    gdc_wait()
+    for at in range(ahead):
+        tma.async_copy_global_to_shared(x, [row, at * BLOCK_K], full.index(at), x_tiles.index(at).slice(0, box))
+    slot = ahead % STAGES
+    phase = ahead // STAGES
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         row, column = corner(tile, rows, N, 64, WIDE, GROUP)
-        for k in range(0, K, BLOCK_K):
+        begin = gl.where(tile == gl.program_id(0), ahead * BLOCK_K, 0)
+        for k in range(begin, K, BLOCK_K):
             mbarrier.wait(empty.index(slot), phase ^ 1)
             ready = full.index(slot)
             mbarrier.expect(ready, (box + WIDE) * BLOCK_K * 2)
@@ -72,7 +87,6 @@ def _hopper_columns_kernel(x, weight, out, rows, N: gl.constexpr, K: gl.constexp
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=SIDES)
     tiles = (rows + 63) // 64 * ((N + WIDE - 1) // WIDE)
-    gdc_wait()
     gl.warp_specialize(
         [
             (_multiply, (out, staging.index(0), out, x_tiles, first, full, empty, rows, tiles,
@@ -93,7 +107,8 @@ def hopper_columns(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, 
 
     x and weight are contiguous bfloat16, aligned to 16 bytes, K a multiple of 64. out is contiguous, bfloat16 or
     float32, N a multiple of 8. `launch` moves no bit: at most `num_stages` tiles are in flight; `group` row tiles share
-    weights in L2.
+    weights in L2. With `overlap` no kernel that triggers its dependents early may have written the weight since the
+    last one that does not.
     """
     rows, columns = out.shape
     staged = out.dtype == torch.bfloat16

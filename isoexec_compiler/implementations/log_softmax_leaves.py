@@ -28,10 +28,12 @@ def _recommend(attributes: Values) -> Settings:
     block = min(4096, 1 << (leaf - 1).bit_length())
     free: Values = {"schedule": "cluster", "num_warps": 4, "finish_block": 1024}
     # Few rows leave each program alone on its multiprocessor.
-    few: Values = {**free, "stages": 4, "cluster_warps": 8}
-    many: Values = {**free, "stages": 1, "cluster_warps": 4}
+    few: Values = {**free, "token_schedule": "cluster", "stages": 4, "cluster_warps": 8}
+    some: Values = {**free, "token_schedule": "cluster", "stages": 1, "cluster_warps": 4}
+    many: Values = {**some, "token_schedule": "leaves"}
     return Settings(
-        constants={"leaves": 8, "block": block, "lanes": min(512, block)}, launch={"sm90": ((16, few), (None, many))}
+        constants={"leaves": 8, "block": block, "lanes": min(512, block)},
+        launch={"sm90": ((16, few), (24, some), (None, many))},
     )
 
 
@@ -64,6 +66,13 @@ IMPLEMENTATION = Implementation(
                 free=True,
                 doc="of every column of whole rows; leaves: one kernel sums leaves and another writes; cluster: the "
                 "programs of a cluster hold a row, a leaf each, until they write it (where up to eight leaves fit)",
+            ),
+            "token_schedule": Field(
+                type="enum",
+                choices=("leaves", "cluster"),
+                free=True,
+                doc="of single columns of whole rows; leaves: one kernel sums leaves and another ends the rows; "
+                "cluster: the programs of a cluster do both (where up to eight leaves fit)",
             ),
             "num_warps": Field(type="int", choices=(1, 2, 4, 8), free=True, doc="warps in one program (leaves)"),
             "finish_block": Field(

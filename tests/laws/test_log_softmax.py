@@ -20,7 +20,10 @@ CONSTANTS = {"leaves": 8, "block": 16 if INTERPRETING else 64, "lanes": 8 if INT
 VOCAB, PADDED = (300, 320) if INTERPRETING else (1500, 1600)
 LEAF = PADDED // 8
 INF = float("inf")
-LEAVES = {"schedule": "leaves", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4}
+LEAVES = {
+    "schedule": "leaves", "token_schedule": "leaves", "num_warps": 4, "finish_block": 1024, "stages": 1,
+    "cluster_warps": 4,
+}  # fmt: skip
 ROWS = 3 if INTERPRETING else 9
 
 

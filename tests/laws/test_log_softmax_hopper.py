@@ -7,9 +7,12 @@ import torch
 
 from tests.laws.test_log_softmax import CONSTANTS, INF, LEAVES, NAME, kernel, logits
 from tests.support.bits import assert_same_bits, one_nan, poisoned_outputs
+from tests.support.inputs import integers
 from tests.support.ptx import compiled_launches, offences
 from tests.support.rendering import render_kernel
-from tests.support.targets import INTERPRETING
+from tests.support.targets import DEVICE, INTERPRETING
+
+CLUSTER = LEAVES | {"schedule": "cluster", "token_schedule": "cluster"}
 
 
 @pytest.mark.skipif(INTERPRETING, reason="clusters are not interpreted")
@@ -26,13 +29,17 @@ def test_a_cluster_has_the_bits_of_leaves(triton_place: str, leaf: int, rows: in
     if rows > 6:
         values[1, leaf + 3], values[2, -7], values[3], values[4, : padded // 2] = INF, float("nan"), -INF, -INF
     leaves, cluster = (
-        kernel(triton_place, vocab, padded, 0.6, constants, **LEAVES | {"schedule": schedule, "cluster_warps": warps})
-        for schedule in ("leaves", "cluster")
+        kernel(triton_place, vocab, padded, 0.6, constants, **launch | {"cluster_warps": warps})
+        for launch in (LEAVES, CLUSTER)
     )
+    targets = integers(rows, below=vocab, seed=7, device=DEVICE[triton_place])
+    targets[-1] = -100
     assert cluster.fits(cluster.CUT)
     with poisoned_outputs():
         for columns in {vocab, padded}:
             found, wanted = (module.log_softmax(values[:, :columns]) for module in (cluster, leaves))
+            assert_same_bits(one_nan(found), one_nan(wanted))
+            found, wanted = (module.token_logprobs(values[:, :columns], targets) for module in (cluster, leaves))
             assert_same_bits(one_nan(found), one_nan(wanted))
         again = cluster.log_softmax(values)
         assert_same_bits(one_nan(again), one_nan(cluster.log_softmax(values)), "twice")
@@ -44,7 +51,7 @@ def test_ptx(vocab: int) -> None:
     attributes = {"vocab": vocab, "padded_vocab": vocab, "temperature": 1.0}
     values, targets = torch.empty(32, vocab), torch.zeros(32, dtype=torch.int64)
     with compiled_launches() as compiled:
-        for launch in (LEAVES, {**LEAVES, "schedule": "cluster"}):
+        for launch in (LEAVES, CLUSTER):
             module = render_kernel(NAME, "sm90", attributes, launch=((None, launch),))
             module.log_softmax(values)
             module.token_logprobs(values, targets)
@@ -52,8 +59,12 @@ def test_ptx(vocab: int) -> None:
     for variant in compiled:
         # The fused operations of exp have exact products.
         assert offences(variant.ptx, allowed=("fused multiply-add",)) == ()
-    wide = {"_leaf_sums_kernel": "ld.global.v4.b32", "_log_softmax_cluster_kernel": "cp.async.cg.shared.global"}
+    wide = {
+        "_leaf_sums_kernel": "ld.global.v4.b32",
+        "_log_softmax_cluster_kernel": "cp.async.cg.shared.global",
+        "_token_logprobs_kernel": "ld.global.v2.b32",  # of eight warps, each down a part of the lanes
+    }
     for name, instruction in wide.items():
         ptx = next(variant.ptx for variant in compiled if variant.name == name)
-        assert ptx.count(instruction) >= 8, "a block, sixteen bytes at a time"
-        assert ptx.count("st.shared") <= 16, "no block reaches shared memory through registers"
+        assert ptx.count(instruction) >= 8, "a block, so many bytes at a time"
+        assert ptx.count("st.shared") <= 24, "no block reaches shared memory through registers"

@@ -23,6 +23,7 @@ from ...elementary_triton import exp_nonpositive, log
 from ...gradients import log_softmax_logits
 from ...hopper_leaf_sums import fits
 from ...hopper_log_softmax import log_softmax_cluster
+from ...hopper_token_logprobs import token_logprobs_cluster
 from ...launcher import bucket, require
 from ...leaf_cut import Cut
 from ...leaf_sums_triton import finite, larger, leaf_sums
@@ -36,7 +37,7 @@ CUT = Cut(
     vocab=151936, leaf=151936 // 8, leaves=8,
     block=4096, lanes=512,
 )  # fmt: skip
-LAUNCH = ((16, {"schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 4, "cluster_warps": 8},), (None, {"schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4},),)
+LAUNCH = ((16, {"schedule": "cluster", "token_schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 4, "cluster_warps": 8},), (24, {"schedule": "cluster", "token_schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4},), (None, {"schedule": "cluster", "token_schedule": "leaves", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4},),)
 
 VOCAB = tl.constexpr(151936)
 LEAVES = tl.constexpr(8)
@@ -184,7 +185,11 @@ class _LogSoftmax(torch.autograd.Function):
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, targets):
-        normalisers, logprobs = _finish(shard_sums(logits, start=0), logits, targets.contiguous())
+        targets, rows = targets.contiguous(), len(logits)
+        if rows and bucket(LAUNCH, rows)["token_schedule"] == "cluster" and fits(CUT):
+            normalisers, logprobs = token_logprobs_cluster(logits, targets, CUT, scale=RECIPROCAL.value)
+        else:
+            normalisers, logprobs = _finish(shard_sums(logits, start=0), logits, targets)
         ctx.save_for_backward(logits, targets, normalisers)
         return logprobs
 

@@ -23,6 +23,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...dense_products import aligned, check_operands, gradients
+from ...hopper_beside import hopper_beside
 from ...hopper_gemm import hopper_gemm
 from ...hopper_halves import hopper_halves
 from ...launcher import DTYPES, bucket, require
@@ -38,7 +39,7 @@ LEAF_DTYPE = tl.constexpr({"fp32": tl.float32, "bf16": tl.bfloat16}["fp32"])
 MODEL_DTYPE = DTYPES["bf16"]
 OUT_DTYPE = {"model": MODEL_DTYPE, "fp32": torch.float32}["model"]
 SHARES = tuple(K // size for size in (1, 2, 4, 8,) if LEAVES % size == 0)  # what one rank sums
-LAUNCH = ((16, {"schedule": "warps", "share": 8, "block_m": 16, "block_n": 32, "num_warps": 8, "num_stages": 4, "group": 8, "overlap": True},), (64, {"schedule": "halves", "share": 8, "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (128, {"schedule": "halves", "share": 8, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (256, {"schedule": "halves", "share": 8, "block_m": 64, "block_n": 128, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "share": 8, "block_m": 128, "block_n": 128, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},),)
+LAUNCH = ((16, {"schedule": "beside", "share": 8, "block_m": 16, "block_n": 32, "num_warps": 8, "num_stages": 4, "group": 8, "overlap": True},), (64, {"schedule": "halves", "share": 8, "block_m": 64, "block_n": 32, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (128, {"schedule": "halves", "share": 8, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (256, {"schedule": "halves", "share": 8, "block_m": 64, "block_n": 128, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "share": 8, "block_m": 128, "block_n": 128, "num_warps": 4, "num_stages": 10, "group": 8, "overlap": True},),)
 
 
 @triton.jit
@@ -179,6 +180,8 @@ def _subtree(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> t
         options["num_warps"] = max(1, launch["num_warps"] * leaves // 8)  # fewer leaves need fewer warps, and leave
         options["num_stages"] = min(8, launch["num_stages"] * 8 // leaves)  # room for more steps of each
         _matmul_warps_kernel[_grid(out, launch)](x, weight, out, rows, columns, leaves, **options)
+    elif launch["schedule"] == "beside":
+        hopper_beside(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
     elif launch["schedule"] == "halves" and leaves > 1:
         hopper_halves(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
     else:

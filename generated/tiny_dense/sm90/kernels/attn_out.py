@@ -23,6 +23,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...dense_products import aligned, check_operands, gradients
+from ...hopper_beside import hopper_beside
 from ...hopper_gemm import hopper_gemm
 from ...hopper_halves import hopper_halves
 from ...launcher import DTYPES, bucket, require
@@ -179,6 +180,8 @@ def _subtree(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> t
         options["num_warps"] = max(1, launch["num_warps"] * leaves // 8)  # fewer leaves need fewer warps, and leave
         options["num_stages"] = min(8, launch["num_stages"] * 8 // leaves)  # room for more steps of each
         _matmul_warps_kernel[_grid(out, launch)](x, weight, out, rows, columns, leaves, **options)
+    elif launch["schedule"] == "beside":
+        hopper_beside(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
     elif launch["schedule"] == "halves" and leaves > 1:
         hopper_halves(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
     else:

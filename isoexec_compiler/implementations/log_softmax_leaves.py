@@ -33,7 +33,7 @@ def _recommend(attributes: Values) -> Settings:
     many: Values = {**some, "token_schedule": "leaves"}
     return Settings(
         constants={"leaves": 8, "block": block, "lanes": min(512, block)},
-        launch={"sm90": ((16, few), (24, some), (None, many))},
+        launch={"sm90": ((16, few), (32, some), (None, many))},
     )
 
 

@@ -175,13 +175,13 @@ def _subtree(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> t
         return out
     x = aligned(x)
     launch = bucket(LAUNCH, rows)
-    if launch["schedule"] == "warps":
+    if launch["schedule"] == "beside" and leaves == 8:
+        hopper_beside(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
+    elif launch["schedule"] in ("warps", "beside"):
         options = _options(launch)
         options["num_warps"] = max(1, launch["num_warps"] * leaves // 8)  # fewer leaves need fewer warps, and leave
         options["num_stages"] = min(8, launch["num_stages"] * 8 // leaves)  # room for more steps of each
         _matmul_warps_kernel[_grid(out, launch)](x, weight, out, rows, columns, leaves, **options)
-    elif launch["schedule"] == "beside":
-        hopper_beside(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
     elif launch["schedule"] == "halves" and leaves > 1:
         hopper_halves(x, weight, out, leaves=leaves, leaf_dtype=LEAF_DTYPE.value, launch=launch)
     else:

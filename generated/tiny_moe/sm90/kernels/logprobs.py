@@ -37,7 +37,7 @@ CUT = Cut(
     vocab=256, leaf=256 // 8, leaves=8,
     block=32, lanes=32,
 )  # fmt: skip
-LAUNCH = ((16, {"schedule": "cluster", "token_schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 4, "cluster_warps": 8},), (24, {"schedule": "cluster", "token_schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4},), (None, {"schedule": "cluster", "token_schedule": "leaves", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4},),)
+LAUNCH = ((16, {"schedule": "cluster", "token_schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 4, "cluster_warps": 8},), (32, {"schedule": "cluster", "token_schedule": "cluster", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4},), (None, {"schedule": "cluster", "token_schedule": "leaves", "num_warps": 4, "finish_block": 1024, "stages": 1, "cluster_warps": 4},),)
 
 VOCAB = tl.constexpr(256)
 LEAVES = tl.constexpr(8)

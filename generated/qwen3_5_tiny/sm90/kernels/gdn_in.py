@@ -33,7 +33,7 @@ BLOCK_K = tl.constexpr(64)
 MODEL_DTYPE = DTYPES["bf16"]
 OUT_DTYPE = {"model": MODEL_DTYPE, "fp32": torch.float32}["model"]
 SHARDS = tuple(N // size for size in ((1, 2, 4,) if "columns" == "columns" else (1,)))
-LAUNCH = ((16, {"schedule": "tiles", "block_m": 16, "block_n": 32, "num_warps": 2, "num_stages": 8, "group": 1, "overlap": True},), (64, {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 8, "group": 1, "overlap": True},), (128, {"schedule": "columns", "block_m": 64, "block_n": 256, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},), (2048, {"schedule": "persistent", "block_m": 128, "block_n": 128, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},), (None, {"schedule": "persistent", "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 8, "group": 8, "overlap": True},),)
+LAUNCH = ((16, {"schedule": "tiles", "block_m": 16, "block_n": 32, "num_warps": 2, "num_stages": 8, "group": 1, "overlap": True},), (64, {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 8, "group": 1, "overlap": True},), (None, {"schedule": "tiles", "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 3, "group": 8, "overlap": True},),)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -76,7 +76,8 @@ IMPLEMENTATION = Implementation(
                 free=True,
                 doc="tiles: `share` leaves one after the other in a program, a second kernel for the levels above; "
                 "warps: all leaves of a tile side by side in a program; beside: so too, 16 rows a tile, weights "
-                "asked for before the kernel before has ended (of eight leaves, else as warps); persistent: as tiles, warp-specialised; "
+                "asked for before the kernel before has ended (of eight leaves, else as warps); persistent: as tiles, "
+                "warp-specialised; "
                 "halves: so too, 64 rows a tile, half of the leaves in each of two warpgroups",
             ),
             "share": Field(

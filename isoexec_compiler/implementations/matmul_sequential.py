@@ -40,6 +40,14 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
         yield f"k = {attributes['k']} is not a multiple of block_k = {constants['block_k']}"
 
 
+def unstorable(attributes: Values, launch: Values, ranks: int) -> Iterator[str]:
+    """Why the copy engine, which moves 16 bytes at a time, cannot store what one of `ranks` computes."""
+    outputs, rest = divmod(int(attributes["n"]), ranks if attributes["split"] == "columns" else 1)
+    staged = launch["schedule"] in ("columns", "halves", "persistent") and attributes["out"] == "model"
+    if staged and not rest and outputs % 8:
+        yield f"rows of {outputs} outputs are not multiples of the 16 bytes that {launch['schedule']} stores at once"
+
+
 def _recommend(attributes: Values) -> Settings:
     """Launches as `bench/gemm_sweep.py` found them best on an H200: enough programs first, then large tiles."""
     block = next((size for size in (64, 32, 16) if int(attributes["k"]) % size == 0), 64)
@@ -51,8 +59,7 @@ def _recommend(attributes: Values) -> Settings:
     some: Values = {**common, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 4 if wide else 8, "group": 1}
     many: Values = {**common, "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 3, "group": 8}
     launch: tuple[tuple[int | None, Values], ...]
-    # The copy engine stores rows of 16 bytes, the share of one of eight ranks too.
-    if block != 64 or int(attributes["n"]) % 64:
+    if block != 64 or int(attributes["n"]) % 64:  # `unstorable` of eight ranks
         launch = ((16, few), (64, some), (None, many))
     else:
         streamed: Values = {**many, "schedule": "persistent", "num_stages": 8}
@@ -93,5 +100,6 @@ IMPLEMENTATION = Implementation(
     },
     tree=_tree,
     problems=_problems,
+    launch_problems=unstorable,
     recommend=_recommend,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isoexec_compiler.implementations.matmul_sequential import BLOCK_K, TILE_LAUNCH
+from isoexec_compiler.implementations.matmul_sequential import BLOCK_K, TILE_LAUNCH, unstorable
 from isoexec_compiler.reduction import ReductionTree
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
@@ -94,6 +94,7 @@ IMPLEMENTATION = Implementation(
     },
     tree=_tree,
     problems=_problems,
+    launch_problems=unstorable,
     emulated=("combine",),
     recommend=_recommend,
 )

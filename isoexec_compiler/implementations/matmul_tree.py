@@ -32,7 +32,7 @@ def _recommend(attributes: Values) -> Settings:
         beside = {**beside, "block_n": 16}
     tile: Values = {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 5, **common}
     launch: tuple[tuple[int | None, Values], ...]
-    if block != 64:
+    if block != 64 or n % 8:
         launch = ((16, beside), (None, {**tile, "share": 2}))
     else:
         streamed: Values = {**tile, "schedule": "persistent", "num_stages": 10}

@@ -27,21 +27,21 @@ def _recommend(attributes: Values) -> Settings:
     n, leaf = int(attributes["n"]), int(attributes["k"]) // 8
     block = next((size for size in (64, 32, 16) if leaf % size == 0), 64)
     common: Values = {"share": 8, "group": 8, "overlap": True}
-    beside: Values = {"schedule": "warps", "block_m": 16, "block_n": 32, "num_warps": 8, "num_stages": 4, **common}
+    warps: Values = {"schedule": "warps", "block_m": 16, "block_n": 32, "num_warps": 8, "num_stages": 4, **common}
     if n < 4096:
-        beside = {**beside, "block_n": 16}
+        warps = {**warps, "block_n": 16}
     tile: Values = {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 5, **common}
     launch: tuple[tuple[int | None, Values], ...]
     if block != 64 or n % 8:
-        launch = ((16, beside), (None, {**tile, "share": 2}))
+        launch = ((16, warps), (None, {**tile, "share": 2}))
     else:
         streamed: Values = {**tile, "schedule": "persistent", "num_stages": 10}
         halved: Values = {**streamed, "schedule": "halves"}
-        ringed: Values = {**beside, "schedule": "beside"}
+        beside: Values = {**warps, "schedule": "beside"}
         # As many rows as make one wave of tiles on 132 multiprocessors.
         small, middle = (132 // -(-n // width) * 64 for width in (64, 128))
         launch = (
-            (16, ringed),
+            (16, beside),
             (64, {**halved, "block_n": 32}),
             *(((small, halved),) if small > 64 else ()),
             *(((middle, {**halved, "block_n": 128}),) if middle > max(small, 64) else ()),

@@ -10,11 +10,12 @@ import torch
 from bench.dense_layer import PAGE, Tensor, draw, heads, kernel, our_training, ours, shape, weights
 
 
-def both_ways(function: Callable[..., Tensor], *tensors: Tensor) -> None:
+def both_ways(function: Callable[..., Tensor | tuple[Tensor, ...]], *tensors: Tensor) -> None:
     """Forward and backward of a region of tensors that all have gradients."""
     with torch.enable_grad():
         out = function(*(x.detach().requires_grad_() for x in tensors))
-        out.backward(torch.empty_like(out))
+        results = out if isinstance(out, tuple) else (out,)
+        torch.autograd.backward(results, [torch.empty_like(x) for x in results])
 
 
 def decoding(size: int, lengths: Iterable[int]) -> Iterator[Callable[[], object]]:
@@ -51,4 +52,4 @@ def training(tokens: int) -> Iterator[Callable[[], object]]:
     yield partial(both_ways, kernel("mlp_norm").rms_norm, rows, w["mlp_norm"])
     for x, name in zip(qkv, ("q_norm", "k_norm"), strict=False):
         yield partial(both_ways, kernel(name).rms_norm, x, w[name])
-        yield partial(both_ways, lambda x: kernel("rope").rotary(x, positions), x.contiguous())
+    yield partial(both_ways, lambda q, k: kernel("rope").rotary(q, k, positions), *(x.contiguous() for x in qkv[:2]))

@@ -108,9 +108,8 @@ def weights(device: str = "cuda", grad: bool = False) -> dict[str, Tensor]:
 
 
 def our_turn(q: Tensor, k: Tensor, w: Tensors, positions: Tensor) -> Pair:
-    rotary = kernel("rope").rotary
-    q = rotary(kernel("q_norm").rms_norm(q, w["q_norm"]), positions)
-    return q, rotary(kernel("k_norm").rms_norm(k, w["k_norm"]), positions)
+    q, k = kernel("q_norm").rms_norm(q, w["q_norm"]), kernel("k_norm").rms_norm(k, w["k_norm"])
+    return kernel("rope").rotary(q, k, positions)
 
 
 def our_paged(q: Tensor, cache: Pair, table: Tensor, starts: Tensor, lengths: Tensor, keys: int) -> Tensor:

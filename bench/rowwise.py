@@ -86,21 +86,21 @@ def silu(rows: int, width: int) -> Case:
     )
 
 
-def rotary(rows: int, heads: int) -> Case:
+def rotary(rows: int, heads: int, kv_heads: int) -> Case:
     attributes: dict[str, Value] = {"head_dim": 128, "rotary_dim": 128, "theta": 1e6, "max_positions": 40960}
     kernel = render_kernel("rotary_table", "sm90", attributes)
-    moved = 2 * rows * heads * 128 * 2
-    x = [draw(rows, heads, 128) for _ in range(sets(moved))]
+    moved = 2 * rows * (heads + kv_heads) * 128 * 2
+    q, k = ([draw(rows, count, 128) for _ in range(sets(moved))] for count in (heads, kv_heads))
     positions = torch.randint(0, 40960, (rows,), device="cuda")
-    table = kernel.table(40960, x[0].device).transpose(1, 2).flatten(1).bfloat16()
-    turned = [one.flatten(1).clone() for one in x]
+    table = kernel.table(40960, positions.device).transpose(1, 2).flatten(1).bfloat16()
+    turned = [(one.flatten(1).clone(), other.flatten(1).clone()) for one, other in zip(q, k, strict=True)]
     return Case(
-        name=f"rotary {rows}x{heads}x128",
-        ours=lambda i: kernel.rotary(x[i], positions),
-        peer=lambda i: torch.ops._C.rotary_embedding(positions, turned[i], None, 128, table, True),  # in place
+        name=f"rotary {rows}x({heads}+{kv_heads})x128",
+        ours=lambda i: kernel.rotary(q[i], k[i], positions),
+        peer=lambda i: torch.ops._C.rotary_embedding(positions, *turned[i], 128, table, True),  # in place
         what="vLLM rotary_embedding",
         moved=moved,
-        copies=len(x),
+        copies=len(q),
     )
 
 
@@ -158,7 +158,7 @@ def cases(quick: bool) -> Iterator[Case]:
             yield from log_softmax(1024, 151936, launch)
     for rows in (16, 8192):
         yield silu(rows, 12288)
-        yield rotary(rows, 32)
+        yield rotary(rows, 32, 8)
     for rows in (1, 16, 128, 2048):
         for vocab in (151936, 248320):
             yield from log_softmax(rows, vocab)

@@ -16,6 +16,7 @@ def prove(
     target: Annotated[str, typer.Option(help="Which kernels to examine.")],
     output: console.Output = Path("generated"),
     only: Annotated[list[str] | None, typer.Option(help="Laws or regions to restrict the run to.")] = None,
+    missing: Annotated[bool, typer.Option("--missing", help="Only laws that the kept evidence does not show.")] = False,
     seconds: Annotated[float, typer.Option(help="About how long the whole run may take.")] = 150.0,
     seed: Annotated[int, typer.Option(help="Of the drawn arguments.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller batches; the records say so.")] = False,
@@ -34,9 +35,8 @@ def prove(
             console.problems_text(problems, {}, format) + console.drifts_text(drifts, contract, folder, format)
         )
         raise typer.Exit(console.WRONG)
-    work = prover.tasks(
-        package, contract, folder, target, seed=seed, seconds=seconds, quick=quick, only=tuple(only or ())
-    )
+    chosen = {"only": tuple(only or ()), "missing": missing}
+    work = prover.tasks(package, contract, folder, target, seed=seed, seconds=seconds, quick=quick, **chosen)
     results = []
     for number, result in enumerate(prover.prove(work), 1):
         sys.stderr.write(f"[{number}/{len(work)}] {proof_report.line(result)}")

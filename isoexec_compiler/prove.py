@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from isoexec_compiler import evidence, machine, pipeline
-from isoexec_compiler.claims import needs
+from isoexec_compiler.claims import Need, needs, standings
 from isoexec_compiler.evidence import Record
 from isoexec_compiler.law import Finding, laws
 from isoexec_compiler.pipeline import Package
@@ -63,11 +63,13 @@ def tasks(
     seconds: float,
     quick: bool = False,
     only: tuple[str, ...] = (),
+    missing: bool = False,
 ) -> list[Task]:
-    """The tasks of one target; none starts after `seconds`. `only` names laws or regions."""
+    """The tasks of one target; none starts after `seconds`. `only` names laws or regions; `missing` leaves out what
+    the evidence in `folder` shows of the present kernels on this machine."""
     chosen = {
         (need.law.name, need.kernel.module)
-        for need in needs(package.plan)
+        for need in (_unproved(package, folder) if missing else needs(package.plan))
         if need.kernel.target == target and (not only or {need.law.name, need.kernel.region} & set(only))
     }
     share = seconds / (len(chosen) or 1) if processes(target) == 1 else seconds / 4
@@ -88,6 +90,12 @@ def tasks(
         )
         for law, module in ordered
     ]
+
+
+def _unproved(package: Package, folder: Path) -> Iterator[Need]:
+    records = (record for _, record in evidence.read(folder) if record)
+    found = standings(package.plan, package.facts, package.tree, records, here=True)
+    return (standing.need for standing in found if standing.reason)
 
 
 def processes(target: str) -> int:

@@ -99,6 +99,22 @@ def test_evidence_outlives_a_compile(copy: Path) -> None:
     assert {path.name for path in records(copy)} == before
 
 
+def test_only_what_the_evidence_does_not_show_is_proved_again(copy: Path) -> None:
+    before = records(copy)
+    lost = sorted(path for path, record in before.items() if record.law == "repeats")[:2]
+    for path in lost:
+        path.unlink()
+    done = isoexec(copy, "prove", "--target", "cpu", "--missing", "--quick")
+    assert done.exit_code == 0, done.output
+    assert "/2] " in done.stderr
+    assert {(record.module, record.law) for record in records(copy).values()} == {
+        (record.module, record.law) for record in before.values()
+    }
+    again = isoexec(copy, "prove", "--target", "cpu", "--missing", "--quick")
+    assert again.exit_code == 0
+    assert "bitwise" not in again.output
+
+
 def test_another_kernel_text_makes_its_own_evidence_stale_and_no_other(copy: Path) -> None:
     path = copy / "tiny.yaml"
     before = "{leaves: 8, leaf_dtype: fp32, block_k: 16}"

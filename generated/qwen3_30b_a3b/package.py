@@ -46,11 +46,8 @@ class Package:
         return ("off",) if topology == "sp" else (1,)
 
     def multiplicity(self) -> dict[str, int]:
-        """How often one forward runs each region: once for every layer that holds it, rotary on queries and on keys."""
-        return {
-            name: max(1, len(region["layers"])) * (2 if region["op"] == "rotary" else 1)
-            for name, region in self.contract["regions"].items()
-        }
+        """How often one forward runs each region: once for every layer that holds it."""
+        return {name: max(1, len(region["layers"])) for name, region in self.contract["regions"].items()}
 
     def kernel(self, target: str, region: str, case: str) -> ModuleType:
         """The module that computes `region` in `case` on `target`. Raises KeyError without one."""

@@ -47,7 +47,7 @@ def _arguments(op: str, a: Mapping[str, Any], dtype: torch.dtype, device: str) -
             return "silu_gate", (values(ROWS, 2 * a["width"]),)
         case "rotary":
             places = integers(0, 1, 77, a["max_positions"] // 2, a["max_positions"] - 1)
-            return "rotary", (values(ROWS, 2, a["head_dim"]), places)
+            return "rotary", (values(ROWS, 2, a["head_dim"]), values(ROWS, 1, a["head_dim"], seed=2), places)
         case "attention":
             q, k, v = (
                 values(70, a[h], a["head_dim"], seed=s) for s, h in enumerate(("q_heads", "kv_heads", "kv_heads"))

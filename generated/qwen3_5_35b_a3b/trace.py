@@ -90,6 +90,8 @@ def collecting() -> Iterator[Trace]:
             seen.setdefault("expert_down", []).append(row_digests(roots.flatten(0, 1)).unique())
         if operator in ("router", "gdn_gates"):
             result = torch.cat((result[0].float(), result[1]), dim=1)
+        if operator == "rotary":
+            result = torch.cat(result, dim=1)
         rows = _root(region, operator, arguments, result.detach())
         seen.setdefault(region, []).extend(row_digests(part).unique() for part in _cut(region, rows, cut))
 

@@ -87,7 +87,12 @@ OPERATORS = {
         fake=lambda x, residual, *_: (torch.empty_like(x), torch.empty_like(residual)),
     ),
     "residual_add": Operator(function="residual_add", arguments="Tensor x, Tensor residual", fake=_same),
-    "rotary": Operator(function="rotary", arguments="Tensor x, Tensor positions", fake=_contiguous),
+    "rotary": Operator(
+        function="rotary",
+        arguments="Tensor q, Tensor k, Tensor positions",
+        result="(Tensor, Tensor)",
+        fake=lambda q, k, *_: (q.new_empty(q.shape), k.new_empty(k.shape)),
+    ),
     "silu_gate": Operator(
         function="silu_gate",
         arguments="Tensor gate_up",

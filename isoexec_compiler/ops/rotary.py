@@ -21,21 +21,29 @@ OP = Op(
 )
 
 
-def reference(x: torch.Tensor, positions: torch.Tensor, *, rotary_dim: int, theta: float) -> torch.Tensor:
-    """The op in float64. x: [T, heads, head_dim]; positions: [T] int64; returns [T, heads, head_dim]."""
+def reference(
+    q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, *, rotary_dim: int, theta: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The op in float64. q, k: [T, heads of its own, head_dim]; positions: [T] int64; returns both turned."""
     import torch
 
     half = rotary_dim // 2
-    frequencies = theta ** (-2.0 * torch.arange(half, dtype=torch.float64, device=x.device) / rotary_dim)
+    frequencies = theta ** (-2.0 * torch.arange(half, dtype=torch.float64, device=q.device) / rotary_dim)
     angles = (positions.double()[:, None] * frequencies)[:, None, :]
-    first, second, rest = x.double().split((half, half, x.shape[-1] - rotary_dim), dim=-1)
-    turned = first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()
-    return torch.cat((*turned, rest), dim=-1)
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        first, second, rest = x.double().split((half, half, x.shape[-1] - rotary_dim), dim=-1)
+        both = first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()
+        return torch.cat((*both, rest), dim=-1)
+
+    return turned(q), turned(k)
 
 
 def example(attributes: Values, dtype: torch.dtype, rows: int, device: str) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Uninitialised arguments of this many rows for each function of a kernel module, by its name."""
+    """Uninitialised arguments of this many heads of tokens, a quarter of them keys', for each function of a kernel
+    module, by its name."""
     import torch
 
-    x = torch.empty(rows, 1, int(attributes["head_dim"]), dtype=dtype, device=device)
-    return {"rotary": (x, torch.empty(rows, dtype=torch.int64, device=device))}
+    tokens, width = max(1, rows // 4), int(attributes["head_dim"])
+    q, k = (torch.empty(tokens, heads, width, dtype=dtype, device=device) for heads in (3, 1))
+    return {"rotary": (q, k, torch.empty(tokens, dtype=torch.int64, device=device))}

@@ -1,4 +1,4 @@
-"""Heads turned by their position; heads on ranks."""
+"""Heads of queries and of keys turned by their position; heads on ranks."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from isoexec_compiler.trial import Arguments, Call
 if TYPE_CHECKING:
     import torch
 
-HEADS = 8
+Q_HEADS, K_HEADS = 16, 8
 
 
 def calls(attributes: Values, rows: int, draw: Draw) -> dict[str, Call]:
-    """`rotary` of eight heads at positions over the whole table, its first and last among them."""
+    """`rotary` of q and k, views of one matrix, at positions over the whole table, its first and last among them."""
     dim, length = int(attributes["head_dim"]), int(attributes["max_positions"])
-    x = draw.rows(rows, HEADS * dim).view(rows, HEADS, dim)
+    heads = draw.rows(rows, (Q_HEADS + K_HEADS) * dim).view(rows, Q_HEADS + K_HEADS, dim)
+    q, k = heads.split((Q_HEADS, K_HEADS), 1)
     positions = draw.integers(rows, below=length)
     positions[:1], positions[-1:] = 0, length - 1
     rotary_dim, theta = int(attributes["rotary_dim"]), float(attributes["theta"])
     return {
         "rotary": Call(
-            arguments=(x, positions),
-            rows=(0, 1),
-            truth=lambda: (reference(x, positions, rotary_dim=rotary_dim, theta=theta),),
+            arguments=(q, k, positions),
+            rows=(0, 1, 2),
+            truth=lambda: reference(q, k, positions, rotary_dim=rotary_dim, theta=theta),
         )
     }
 
 
-def sharded(module: Any, attributes: Values, name: str, arguments: Arguments, size: int) -> torch.Tensor | None:
-    """Each rank turns its heads."""
+def sharded(module: Any, attributes: Values, name: str, arguments: Arguments, size: int) -> tuple[torch.Tensor, ...]:
+    """Each rank turns its heads of q and its heads of k."""
     import torch
 
-    x, positions = arguments
-    return torch.cat([module.rotary(heads, positions) for heads in x.chunk(size, 1)], 1)
+    q, k, positions = arguments
+    shares = zip(q.chunk(size, 1), k.chunk(size, 1), strict=True)
+    turned = [module.rotary(*heads, positions) for heads in shares]
+    return tuple(torch.cat(parts, 1) for parts in zip(*turned, strict=True))

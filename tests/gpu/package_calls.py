@@ -83,8 +83,9 @@ def _of_region(
                 shard = n // tp if attributes["split"] == "columns" else n
                 yield partial(module.matmul, bf16(rows, k), bf16(shard, k))
         case "rotary":
-            for heads in (model["num_attention_heads"], model["num_key_value_heads"]):
-                yield partial(module.rotary, bf16(rows, heads // tp, attributes["head_dim"]), integers(rows))
+            held = (max(1, model[heads] // tp) for heads in ("num_attention_heads", "num_key_value_heads"))
+            q, k = (bf16(rows, heads, attributes["head_dim"]) for heads in held)
+            yield partial(module.rotary, q, k, integers(rows))
         case "log_softmax":
             logits = torch.empty(rows, attributes["padded_vocab"])
             yield partial(module.token_logprobs, logits, integers(rows))

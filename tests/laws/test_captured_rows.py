@@ -28,12 +28,12 @@ def calls(rows: int) -> dict[str, Call]:
     softmax = render_kernel("log_softmax_leaves", "sm90", {"vocab": 8000, "padded_vocab": 8192, "temperature": 1.0})
     x, residual = (normal(rows, 1024, seed=seed, **draw) for seed in (1, 2))
     weight, wide = normal(1024, seed=3, **draw), normal(rows, 2048, seed=4, **draw)
-    heads, positions = normal(rows, 6, 128, seed=5, **draw), integers(rows, below=512, seed=6, device="cuda")
+    heads, positions = normal(rows, 8, 128, seed=5, **draw), integers(rows, below=512, seed=6, device="cuda")
     logits, targets = normal(rows, 8192, seed=7, device="cuda"), integers(rows, below=8000, seed=8, device="cuda")
     return {
         "rms_norm": lambda: (norm.rms_norm(norm.rms_norm(x, weight), weight),),
         "add_rms_norm": lambda: norm.add_rms_norm(*norm.add_rms_norm(x, residual, weight), weight),
-        "rotary": lambda: (rotary.rotary(rotary.rotary(heads, positions), positions),),
+        "rotary": lambda: rotary.rotary(*rotary.rotary(heads[:, :6], heads[:, 6:], positions), positions),
         "silu_gate": lambda: (gate.silu_gate(torch.cat((gate.silu_gate(wide),) * 2, 1)),),
         "log_softmax": lambda: (softmax.log_softmax(softmax.log_softmax(logits)),),
         "token_logprobs": lambda: (softmax.token_logprobs(softmax.log_softmax(logits), targets),),

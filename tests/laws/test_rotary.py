@@ -59,86 +59,130 @@ def test_control_the_usual_fp32_angles_are_another_table() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_row_alone_is_the_row_in_any_batch(place: str, shape: tuple[int, int], dtype: str) -> None:
     module, rows = kernel(place, shape, dtype), batch(place)
-    x = hazards(rows, 3, shape[0], seed=3, dtype=dtype, device=DEVICE[place])
+    q, k = (hazards(rows, heads, shape[0], seed=3 + heads, dtype=dtype, device=DEVICE[place]) for heads in (3, 2))
     positions = integers(rows, below=LENGTH, seed=4, device=DEVICE[place])
-    assert min(hazard_counts(x).values()) > 0
+    assert min(hazard_counts(q).values()) > 0
     with poisoned_outputs():
-        whole = module.rotary(x, positions)
+        whole = module.rotary(q, k, positions)
         for first, last in slices(place):
-            found = module.rotary(x[first:last], positions[first:last])
-            assert_same_bits(found, whole[first:last], f"rows {first} to {last}")
-        assert_same_bits(module.rotary(x[:, 1:2], positions), whole[:, 1:2], "one head of three")
-    assert_same_bits(whole[..., shape[1] :], x[..., shape[1] :], "what is not turned")
-    assert module.rotary(x[:0], positions[:0]).shape == (0, 3, shape[0])
+            found = module.rotary(q[first:last], k[first:last], positions[first:last])
+            for out, wanted in zip(found, whole, strict=True):
+                assert_same_bits(out, wanted[first:last], f"rows {first} to {last}")
+    for out, x in zip(whole, (q, k), strict=True):
+        assert_same_bits(out[..., shape[1] :], x[..., shape[1] :], "what is not turned")
+    nothing = module.rotary(q[:0], k[:0], positions[:0])
+    assert [out.shape for out in nothing] == [(0, 3, shape[0]), (0, 2, shape[0])]
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_heads_of_q_and_k_do_not_know_of_each_other(place: str, rows: int) -> None:
+    """Ranks of tensor parallelism hold fewer heads of both; the counts are cut into programs in every way."""
+    module = kernel(place, (64, 16), rows=4, num_warps=1) if TARGET[place] != "cpu" else kernel(place)
+    x = hazards(rows, 12, 64, seed=14, dtype="bf16", device=DEVICE[place])
+    positions = integers(rows, below=LENGTH, seed=15, device=DEVICE[place])
+    with poisoned_outputs():
+        whole, _ = module.rotary(x, x[:, :1], positions)
+        for q_heads in (1, 2, 3, 8, 11):
+            for k_heads in (1, 2, 5, 9):
+                q, k = module.rotary(x[:, :q_heads], x[:, -k_heads:], positions)
+                assert_same_bits(q, whole[:, :q_heads], f"q of {q_heads} heads beside k of {k_heads}")
+                assert_same_bits(k, whole[:, -k_heads:], f"k of {k_heads} heads beside q of {q_heads}")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_triton_has_the_bits_of_the_cpu_for_every_launch(triton_place: str, shape: tuple[int, int], dtype: str) -> None:
-    x = hazards(17, 2, shape[0], seed=5, dtype=dtype)
+    q, k = (hazards(17, heads, shape[0], seed=5 + heads, dtype=dtype) for heads in (5, 2))
     positions = integers(17, below=LENGTH, seed=6)
     positions[3:6] = torch.tensor([LENGTH, -1, LENGTH - 1])
-    wanted = kernel("cpu", shape, dtype).rotary(x, positions)
-    assert wanted[3:5, :, : shape[1]].isnan().all()
-    device = DEVICE[triton_place]
-    for launch in ({}, {"rows": 1, "num_warps": 1}, {"rows": 32, "num_warps": 8}):
-        found = kernel(triton_place, shape, dtype, **launch).rotary(x.to(device), positions.to(device))
-        assert_same_bits(one_nan(found), one_nan(wanted), f"{launch}")
+    expected = kernel("cpu", shape, dtype).rotary(q, k, positions)
+    assert all(wanted[3:5, :, : shape[1]].isnan().all() for wanted in expected)
+    on_device = [x.to(DEVICE[triton_place]) for x in (q, k, positions)]
+    for launch in ({}, {"rows": 1, "num_warps": 1}, {"rows": 4, "num_warps": 2}, {"rows": 32, "num_warps": 8}):
+        found = kernel(triton_place, shape, dtype, **launch).rotary(*on_device)
+        for out, wanted in zip(found, expected, strict=True):
+            assert_same_bits(one_nan(out), one_nan(wanted), f"{launch}")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_accuracy(place: str, shape: tuple[int, int]) -> None:
     """Two rounded products and their rounded sum, of table entries within half a unit: 4 half units of |a| + |b|."""
     module = kernel(place, shape, "fp32")
-    x = normal(17, 2, shape[0], seed=7, device=DEVICE[place])
+    heads = [normal(17, count, shape[0], seed=7 + count, device=DEVICE[place]) for count in (2, 1)]
     positions = integers(17, below=LENGTH, seed=8, device=DEVICE[place])
-    exact = reference(x, positions, rotary_dim=shape[1], theta=1e6)
-    first, second = x[..., : shape[1]].abs().double().chunk(2, -1)
-    size = torch.cat((first + second, first + second), -1)
-    error = (module.rotary(x, positions).double() - exact).abs()
-    assert (error[..., : shape[1]] <= 4 * 2.0**-24 * size).all()
-    assert error[..., shape[1] :].max() == 0 if shape[1] < shape[0] else True
+    exact = reference(*heads, positions, rotary_dim=shape[1], theta=1e6)
+    for x, found, truth in zip(heads, module.rotary(*heads, positions), exact, strict=True):
+        first, second = x[..., : shape[1]].abs().double().chunk(2, -1)
+        size = torch.cat((first + second, first + second), -1)
+        error = (found.double() - truth).abs()
+        assert (error[..., : shape[1]] <= 4 * 2.0**-24 * size).all()
+        assert error[..., shape[1] :].max() == 0 if shape[1] < shape[0] else True
 
 
 def test_one_rounding_and_not_three(place: str) -> None:
     """The control rounds the products to bf16 as well, as other implementations do: other bits."""
     module = kernel(place, (64, 64))
-    x = normal(17, 2, 64, seed=9, dtype="bf16", device=DEVICE[place])
+    x = normal(17, 3, 64, seed=9, dtype="bf16", device=DEVICE[place])
     positions = integers(17, below=LENGTH, seed=10, device=DEVICE[place])
-    found = module.rotary(x, positions)
+    found = torch.cat(module.rotary(x[:, :2], x[:, 2:], positions), 1)
     cosine, sine = module.table().to(DEVICE[place])[positions][:, None].bfloat16().unbind(-1)
     first, second = x.chunk(2, -1)
     often = torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
     assert differing(found, often) > 0.05 * found.numel()
 
 
-def test_views_refusals_and_gradient(place: str) -> None:
+def test_views_and_refusals(place: str) -> None:
     module = kernel(place, (64, 16), "fp32")
-    packed = normal(9, 6 * 64, seed=11, device=DEVICE[place])
+    qkv = normal(9, 7 * 64, seed=11, device=DEVICE[place])
     positions = integers(9, below=LENGTH, seed=12, device=DEVICE[place])
-    heads = packed[:, 64 : 4 * 64].unflatten(1, (3, 64))
-    wanted = module.rotary(heads.contiguous(), positions)
-    assert_same_bits(module.rotary(heads, positions), wanted)
-    assert_same_bits(module.rotary(heads.transpose(1, 2).contiguous().transpose(1, 2), positions), wanted)
+    q, k = (heads.unflatten(1, (-1, 64)) for heads in qkv[:, 64:].split((3 * 64, 2 * 64, 64), 1)[:2])
+    expected = module.rotary(q.contiguous(), k.contiguous(), positions)
+    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k)]
+    strided = [torch.stack((x, x), 2)[:, :, 0] for x in (q, k)]
+    for views in ((q, k), (q.contiguous(), k), (q, k.contiguous()), (q, strided[1]), (strided[0], k), turned):
+        found = module.rotary(*views, positions)
+        assert all(out.is_contiguous() for out in found)
+        for out, wanted in zip(found, expected, strict=True):
+            assert_same_bits(out, wanted)
+
     for wrong in (positions.int(), positions[:4]):
         with pytest.raises(ValueError, match="positions must be"):
-            module.rotary(heads, wrong)
+            module.rotary(q, k, wrong)
+    with pytest.raises(ValueError, match="positions must be"):
+        module.rotary(q, k[:4], positions)
+    for other in (k[..., :32], k[:, :0], k.flatten(1)):
+        with pytest.raises(ValueError, match="q and k must be"):
+            module.rotary(q, other, positions)
+    with pytest.raises(ValueError, match="q and k must be"):
+        module.rotary(q, k.bfloat16(), positions)
 
-    x = heads.detach().clone().requires_grad_()
-    gradient = normal(9, 3, 64, seed=13, device=DEVICE[place])
-    exact = x.detach().double().requires_grad_()
-    reference(exact, positions, rotary_dim=16, theta=1e6).backward(gradient.double())
+
+def test_gradients(place: str) -> None:
+    module = kernel(place, (64, 16), "fp32")
+    positions = integers(9, below=LENGTH, seed=12, device=DEVICE[place])
+    draws = [[normal(9, heads, 64, seed=s + heads, device=DEVICE[place]) for heads in (3, 2)] for s in (20, 30)]
+    ours, alone = ([x.clone().requires_grad_() for x in draws[0]] for _ in range(2))
+    exact = [x.double().requires_grad_() for x in draws[0]]
+    torch.autograd.backward(reference(*exact, positions, rotary_dim=16, theta=1e6), [g.double() for g in draws[1]])
     with poisoned_outputs():
-        module.rotary(x, positions).backward(gradient)
-    assert (x.grad - exact.grad).abs().max() < 1e-6 * exact.grad.abs().max()
+        torch.autograd.backward(module.rotary(*ours, positions), draws[1])
+    for x, truth in zip(ours, exact, strict=True):
+        assert (x.grad - truth.grad).abs().max() < 1e-6 * truth.grad.abs().max()
+
+    module.rotary(*alone, positions)[1].backward(draws[1][1])
+    assert_same_bits(alone[1].grad, ours[1].grad, "of k alone")
+    assert not alone[0].grad.any()
 
 
 @pytest.mark.skipif(INTERPRETING, reason="an interpreting process compiles nothing")
 @pytest.mark.parametrize("shape", [(128, 128), (256, 64)])
 def test_ptx(shape: tuple[int, int]) -> None:
-    module = kernel("sm90", shape)
+    """One launch turns both and, in the backward, both gradients; its loads are wide for both."""
+    q, k = (torch.empty(4, heads, shape[0], dtype=torch.bfloat16, requires_grad=True) for heads in (8, 2))
     with compiled_launches() as compiled:
-        module.rotary(torch.empty(4, 8, shape[0], dtype=torch.bfloat16), torch.arange(4))
-    (variant,) = compiled
-    assert offences(variant.ptx) == ()
-    assert "ld.global.v4.b32" in variant.ptx
+        turned = kernel("sm90", shape).rotary(q, k, torch.arange(4))
+        torch.autograd.backward(turned, [torch.empty_like(out) for out in turned])
+    assert len(compiled) == 2
+    for variant in compiled:
+        assert offences(variant.ptx) == ()
+        assert variant.ptx.count("ld.global.v4.b32") >= 4

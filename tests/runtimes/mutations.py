@@ -121,7 +121,7 @@ def _table_changes(table: Table, name: str) -> dict[tuple[str, str], Callable[..
         case "norm of the unrounded residual":
             return _unrounded_residual()
         case "positions shifted by one":
-            return {("rope", "rotary"): lambda x, positions: rotary(x, positions + 1)}
+            return {("rope", "rotary"): lambda q, k, positions: rotary(q, k, positions + 1)}
         case "query norm skipped":
             return {("q_norm", "rms_norm"): lambda x, weight: x.clone()}
     return {}

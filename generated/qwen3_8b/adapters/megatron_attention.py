@@ -29,7 +29,7 @@ class CoreAttention(torch.nn.Module):
         if packed_seq_params is None:
             length, batch = query.shape[:2]
             query, key, value = (x.transpose(0, 1).flatten(0, 1) for x in (query, key, value))
-        query, key = (ops.rotary(x, positions, "rope") for x in (query, key))
+        query, key = ops.rotary(query, key, positions, "rope")
         out = ops.attention(query, key, value, starts, "attn").flatten(1)
         if packed_seq_params is None:
             out = out.view(batch, length, -1).transpose(0, 1).contiguous()

@@ -62,20 +62,23 @@ class Activation(SiluAndMul):
 
 
 class _Rotary:
-    """Rotary from the contract's own table; the framework's is in the model's dtype and made elsewhere."""
+    """Rotary from the contract's own table; the framework's is in the model's dtype and made elsewhere.
+
+    Queries and keys are turned in one launch: raises ValueError without keys.
+    """
 
     region = ""
 
     def forward(
         self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if key is None:
+            raise ValueError(f"region {self.region} turns queries and keys together: there are no keys")
         if positions.dim() > 1:  # time, height and width, which are one in a text
             positions = positions[0]
-        return self._rotate(positions, query), None if key is None else self._rotate(positions, key)
-
-    def _rotate(self, positions: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        heads = x.reshape(x.shape[0], -1, self.head_size)
-        return ops.rotary(heads, positions, self.region).view(x.shape)
+        q, k = (x.reshape(x.shape[0], -1, self.head_size) for x in (query, key))
+        q, k = ops.rotary(q, k, positions, self.region)
+        return q.view(query.shape), k.view(key.shape)
 
 
 class Rotary(_Rotary, RotaryEmbedding):

@@ -57,8 +57,11 @@ def _rms_norm_kernel(
     column = tl.arange(0, PADDED)
     inside = (row < rows) & (column < WIDTH)[None, :]
     place = row // HEADS * OUTER + row % HEADS * INNER + column[None, :]
-    gdc_launch_dependents()
+    if not ADD:
+        gdc_launch_dependents()
     gdc_wait()
+    if ADD:  # not before: the product that follows would be placed where programs of the one before have left room
+        gdc_launch_dependents()
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         value += tl.load(residual + row * RESIDUAL + column[None, :], mask=inside, other=0.0).to(tl.float32)

@@ -46,16 +46,16 @@ def table_digest(length: int = MAX_POSITIONS.value) -> str:
     return rotary_angles.digest(table(length))
 
 
-@triton.jit(do_not_specialize=["tokens"])
-def _rotary_kernel(
-    x, positions, angles, out, tokens,
+@triton.jit
+def _turn_heads(
+    x, positions, angles, out, tokens, program,
     HEADS: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, SIGN: tl.constexpr,
-    TOKENS: tl.constexpr, TURNED: tl.constexpr,
+    TOKENS: tl.constexpr, TURNED: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """TURNED heads of TOKENS tokens, which share the tokens' angles."""
-    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    token = (program // BLOCKS).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     owner = token[:, None, None]
-    head = tl.program_id(1) * TURNED + tl.arange(0, TURNED)[None, :, None]
+    head = program % BLOCKS * TURNED + tl.arange(0, TURNED)[None, :, None]
     column = tl.arange(0, HALF_PADDED)[None, None, :]
     live = (owner < tokens) & (head < HEADS)
     inside = live & (column < HALF)
@@ -81,41 +81,72 @@ def _rotary_kernel(
         tl.store(target + ROTARY_DIM + column, tl.load(source + ROTARY_DIM + column, mask=inside), inside)
 
 
-def _turn(x, positions, sign):
-    x = x if x.stride(2) == 1 else x.contiguous()
-    out = x.new_empty(x.shape)
-    tokens, heads = x.shape[:2]
-    if tokens * heads:
-        free = bucket(LAUNCH, tokens * heads)
-        turned = min(free["rows"], triton.next_power_of_2(heads))
-        together = free["rows"] // turned
-        _rotary_kernel[triton.cdiv(tokens, together), triton.cdiv(heads, turned)](
-            x, positions.contiguous(), table(MAX_POSITIONS.value, x.device), out, tokens,
-            HEADS=heads, TOKEN=x.stride(0), HEAD=x.stride(1), SIGN=sign, TOKENS=together, TURNED=turned,
-            num_warps=free["num_warps"], num_stages=1, enable_fp_fusion=False, launch_pdl=True,
+@triton.jit(do_not_specialize=["tokens"])
+def _rotary_kernel(
+    q, k, positions, angles, q_out, k_out, tokens,
+    Q_HEADS: tl.constexpr, Q_TOKEN: tl.constexpr, Q_HEAD: tl.constexpr, Q_TOKENS: tl.constexpr,
+    Q_TURNED: tl.constexpr, Q_BLOCKS: tl.constexpr,
+    K_HEADS: tl.constexpr, K_TOKEN: tl.constexpr, K_HEAD: tl.constexpr, K_TOKENS: tl.constexpr,
+    K_TURNED: tl.constexpr, K_BLOCKS: tl.constexpr,
+    SIGN: tl.constexpr,
+):  # fmt: skip
+    """First the programs of q, then those of k, each cut to its own number of heads."""
+    program = tl.program_id(0)
+    of_q = tl.cdiv(tokens, Q_TOKENS) * Q_BLOCKS
+    if program < of_q:
+        _turn_heads(
+            q, positions, angles, q_out, tokens, program,
+            Q_HEADS, Q_TOKEN, Q_HEAD, SIGN, Q_TOKENS, Q_TURNED, Q_BLOCKS,
+        )  # fmt: skip
+    else:
+        _turn_heads(
+            k, positions, angles, k_out, tokens, program - of_q,
+            K_HEADS, K_TOKEN, K_HEAD, SIGN, K_TOKENS, K_TURNED, K_BLOCKS,
+        )  # fmt: skip
+
+
+def _turn(q, k, positions, sign):
+    q, k = (x if x.stride(2) == 1 else x.contiguous() for x in (q, k))
+    out = q.new_empty(q.shape), k.new_empty(k.shape)
+    tokens, q_heads, k_heads = len(q), q.shape[1], k.shape[1]
+    if tokens:
+        free = bucket(LAUNCH, tokens * (q_heads + k_heads))
+        q_turned, k_turned = (min(free["rows"], triton.next_power_of_2(heads)) for heads in (q_heads, k_heads))
+        q_tokens, k_tokens = free["rows"] // q_turned, free["rows"] // k_turned
+        q_blocks, k_blocks = triton.cdiv(q_heads, q_turned), triton.cdiv(k_heads, k_turned)
+        programs = triton.cdiv(tokens, q_tokens) * q_blocks + triton.cdiv(tokens, k_tokens) * k_blocks
+        _rotary_kernel[(programs,)](
+            q, k, positions.contiguous(), table(MAX_POSITIONS.value, q.device), *out, tokens,
+            Q_HEADS=q_heads, Q_TOKEN=q.stride(0), Q_HEAD=q.stride(1), Q_TOKENS=q_tokens,
+            Q_TURNED=q_turned, Q_BLOCKS=q_blocks,
+            K_HEADS=k_heads, K_TOKEN=k.stride(0), K_HEAD=k.stride(1), K_TOKENS=k_tokens,
+            K_TURNED=k_turned, K_BLOCKS=k_blocks,
+            SIGN=sign, num_warps=free["num_warps"], num_stages=1, enable_fp_fusion=False, launch_pdl=True,
         )  # fmt: skip
     return out
 
 
 class _Rotary(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, positions):
+    def forward(ctx, q, k, positions):
         ctx.save_for_backward(positions)
-        return _turn(x, positions, 1.0)
+        return _turn(q, k, positions, 1.0)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        return _turn(gradient, *ctx.saved_tensors, -1.0), None
+    def backward(ctx, q, k):
+        return *_turn(q, k, *ctx.saved_tensors, -1.0), None
 
 
-def rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """x [T, heads, HEAD_DIM], positions [T] int64 -> x turned, contiguous; a position outside the table gives NaN.
+def rotary(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """q, k [T, heads of its own, HEAD_DIM], positions [T] int64 -> q and k turned, contiguous, in one launch.
 
-    The first call on a device computes the table: make it before capturing a graph. Backward turns the gradient the
-    other way. Raises ValueError on other shapes or dtypes.
+    A position outside the table gives NaN. The first call on a device computes the table: make it before capturing a
+    graph. Backward turns the gradients the other way. Raises ValueError on other shapes or dtypes.
     """
-    require(x.dim() == 3 and x.shape[2] == HEAD_DIM.value, f"x must be [T, heads, {HEAD_DIM.value}]")
-    require(x.dtype == DTYPE, f"x must be {DTYPE}")
-    require(positions.shape == x.shape[:1] and positions.dtype == torch.int64, "positions must be [T] int64")
-    return apply(_Rotary, x, positions)
+    shapes = all(x.dim() == 3 and x.shape[1] > 0 and x.shape[2] == HEAD_DIM.value for x in (q, k))
+    require(shapes, f"q and k must be [T, heads, {HEAD_DIM.value}]")
+    require(q.dtype == k.dtype == DTYPE, f"q and k must be {DTYPE}")
+    require(positions.shape == q.shape[:1] == k.shape[:1], "positions must be [T], of as many tokens as q and k")
+    require(positions.dtype == torch.int64, "positions must be int64")
+    return apply(_Rotary, q, k, positions)

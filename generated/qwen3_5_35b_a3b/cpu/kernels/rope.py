@@ -36,35 +36,41 @@ def table_digest(length: int = MAX_POSITIONS) -> str:
     return rotary_angles.digest(table(length))
 
 
-def _turn(x, positions, sign):
+def _turn(q, k, positions, sign):
     half = ROTARY_DIM // 2
     known = (positions >= 0) & (positions < MAX_POSITIONS)
     angles = table()[positions.where(known, 0)].masked_fill(~known[:, None, None], float("nan"))[:, None]
     cosine, sine = angles[..., 0], angles[..., 1] * sign
-    first, second, rest = x.split((half, half, HEAD_DIM - ROTARY_DIM), dim=-1)
-    first, second = first.float(), second.float()
-    turned = first * cosine - second * sine, second * cosine + first * sine
-    return torch.cat((*(part.to(DTYPE) for part in turned), rest), dim=-1)
+    out = []
+    for x in (q, k):
+        first, second, rest = x.split((half, half, HEAD_DIM - ROTARY_DIM), dim=-1)
+        first, second = first.float(), second.float()
+        turned = first * cosine - second * sine, second * cosine + first * sine
+        out.append(torch.cat((*(part.to(DTYPE) for part in turned), rest), dim=-1))
+    return tuple(out)
 
 
 class _Rotary(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, positions):
+    def forward(ctx, q, k, positions):
         ctx.save_for_backward(positions)
-        return _turn(x, positions, 1.0)
+        return _turn(q, k, positions, 1.0)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        return _turn(gradient, *ctx.saved_tensors, -1.0), None
+    def backward(ctx, q, k):
+        return *_turn(q, k, *ctx.saved_tensors, -1.0), None
 
 
-def rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """x [T, heads, HEAD_DIM], positions [T] int64 -> x turned; a position outside the table gives NaN.
+def rotary(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """q, k [T, heads of its own, HEAD_DIM], positions [T] int64 -> q and k turned.
 
-    Backward turns the gradient the other way. Raises ValueError on other shapes or dtypes.
+    A position outside the table gives NaN. Backward turns the gradients the other way. Raises ValueError on other
+    shapes or dtypes.
     """
-    require(x.dim() == 3 and x.shape[2] == HEAD_DIM, f"x must be [T, heads, {HEAD_DIM}]")
-    require(x.dtype == DTYPE, f"x must be {DTYPE}")
-    require(positions.shape == x.shape[:1] and positions.dtype == torch.int64, "positions must be [T] int64")
-    return _Rotary.apply(x, positions)
+    shapes = all(x.dim() == 3 and x.shape[1] > 0 and x.shape[2] == HEAD_DIM for x in (q, k))
+    require(shapes, f"q and k must be [T, heads, {HEAD_DIM}]")
+    require(q.dtype == k.dtype == DTYPE, f"q and k must be {DTYPE}")
+    require(positions.shape == q.shape[:1] == k.shape[:1], "positions must be [T], of as many tokens as q and k")
+    require(positions.dtype == torch.int64, "positions must be int64")
+    return _Rotary.apply(q, k, positions)

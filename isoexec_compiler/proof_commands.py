@@ -35,8 +35,10 @@ def prove(
             console.problems_text(problems, {}, format) + console.drifts_text(drifts, contract, folder, format)
         )
         raise typer.Exit(console.WRONG)
-    chosen = {"only": tuple(only or ()), "missing": missing}
-    work = prover.tasks(package, contract, folder, target, seed=seed, seconds=seconds, quick=quick, **chosen)
+    names = tuple(only or ())
+    work = prover.tasks(
+        package, contract, folder, target, seed=seed, seconds=seconds, quick=quick, only=names, missing=missing
+    )
     results = []
     for number, result in enumerate(prover.prove(work), 1):
         sys.stderr.write(f"[{number}/{len(work)}] {proof_report.line(result)}")

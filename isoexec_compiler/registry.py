@@ -67,7 +67,7 @@ def _nothing(attributes: Values, constants: Values) -> Iterator[str]:
     return iter(())
 
 
-def _any_launch(attributes: Values, launch: Values, ranks: int) -> Iterator[str]:
+def _any_launch(attributes: Values, constants: Values, launch: Values, ranks: int) -> Iterator[str]:
     return iter(())
 
 
@@ -83,7 +83,8 @@ class Implementation:
     dtypes         model dtypes each target supports; a target absent here cannot run this implementation
     tree           the reduction over the axis that tensor parallelism splits, or None if that axis is never summed
     problems       sentences saying why these constants do not fit these attributes
-    launch_problems  sentences saying why a rank of so many cannot run these attributes with these launch parameters
+    launch_problems  sentences saying why a rank of so many cannot run these attributes and constants with these launch
+                   parameters
     recommend      what `isoexec init` writes
     emulated       functions of a kernel module whose cpu kernel has the bits of the GPU kernel, which a law shows
     exact_with     other implementations of the same op that a law shows bit-equal when their constants agree
@@ -100,7 +101,7 @@ class Implementation:
     launch: Mapping[str, Mapping[str, Field]] = field(default_factory=dict)
     tree: Callable[[Values, Values], ReductionTree] | None = None
     problems: Callable[[Values, Values], Iterator[str]] = _nothing
-    launch_problems: Callable[[Values, Values, int], Iterator[str]] = _any_launch
+    launch_problems: Callable[[Values, Values, Values, int], Iterator[str]] = _any_launch
     emulated: tuple[str, ...] = ()
     exact_with: tuple[str, ...] = ()
     cases: tuple[str, ...] = CASES

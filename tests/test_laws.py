@@ -135,6 +135,11 @@ def test_launch_tables_hold_every_bucket_and_every_choice(tiny: Place) -> None:
     assert len(tables) == len({str(t) for t in tables})
 
 
+def test_launch_tables_hold_nothing_that_a_contract_may_not_say(tiny: Place) -> None:
+    about = next(k for k in tiny[0].plan.kernels if (k.target, k.module) == ("sm90", "attn_out"))
+    assert {t["schedule"] for t in free_launch._tables(about, seed=1)} == {"tiles", "warps"}  # leaves of 16
+
+
 def test_launches_that_differ_are_caught_and_those_that_cannot_run_are_named(
     tiny: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,8 @@ LAUNCH_FITS = Code(
     title="launch does not fit the region",
     manual="""
 A bucket's launch parameters cannot run this region on one rank, or the share that a claimed size leaves a rank,
-although each of them alone is allowed.
+although each of them alone is allowed. What the copy engine brings and stores has multiples of 16 bytes, and the
+schedules that it feeds take 64 elements of a sum at a time.
 
     regions:
       gdn_in: {op: matmul, n: 1552, k: 64, split: columns, out: model}
@@ -33,13 +34,14 @@ def check(contract: Contract) -> Iterator[Diagnostic]:
     """The implementation has no objection to a bucket at any claimed size; the smallest that it refuses is named."""
     claimed = sizes(contract, "tp")
     for one in selected(contract):
+        region, constants = one.region.attributes, one.selection.constants
         for target, buckets in one.selection.launch.items():
             parameters = one.use.launch.get(target, {})
             for i, bucket in enumerate(buckets):
                 if not sound(bucket.parameters, parameters):
                     continue
                 for ranks in (1, *sorted(claimed)):
-                    reasons = list(one.use.launch_problems(one.region.attributes, bucket.parameters, ranks))
+                    reasons = list(one.use.launch_problems(region, constants, bucket.parameters, ranks))
                     for reason in reasons:
                         yield LAUNCH_FITS.at(
                             one.selection.at("launch", target, i),

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from isoexec_compiler.reduction import ReductionTree
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
+# Schedules that the copy engine feeds, and those of them whose outputs it stores.
+FED = ("persistent", "columns", "halves", "beside")
+STORED = ("persistent", "columns", "halves")
 # Shared by the matrix products.
 BLOCK_K = Field(
     type="int",
@@ -40,12 +43,18 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
         yield f"k = {attributes['k']} is not a multiple of block_k = {constants['block_k']}"
 
 
-def unstorable(attributes: Values, launch: Values, ranks: int) -> Iterator[str]:
-    """Why the copy engine, which moves 16 bytes at a time, cannot store what one of `ranks` computes."""
+def misfits(attributes: Values, launch: Values, ranks: int, chain: int) -> Iterator[str]:
+    """Why the copy engine cannot feed one of `ranks` chains of so many elements, or store what it computes."""
+    schedule = launch["schedule"]
+    if schedule in FED and chain % 64:
+        yield f"sums of {chain} elements are not multiples of the 64 that {schedule} takes at a time"
     outputs, rest = divmod(int(attributes["n"]), ranks if attributes["split"] == "columns" else 1)
-    staged = launch["schedule"] in ("columns", "halves", "persistent") and attributes["out"] == "model"
-    if staged and not rest and outputs % 8:
-        yield f"rows of {outputs} outputs are not multiples of the 16 bytes that {launch['schedule']} stores at once"
+    if schedule in STORED and attributes["out"] == "model" and not rest and outputs % 8:
+        yield f"rows of {outputs} outputs are not multiples of the 16 bytes that {schedule} stores at once"
+
+
+def _launch_problems(attributes: Values, constants: Values, launch: Values, ranks: int) -> Iterator[str]:
+    return misfits(attributes, launch, ranks, int(attributes["k"]))
 
 
 def _recommend(attributes: Values) -> Settings:
@@ -59,7 +68,7 @@ def _recommend(attributes: Values) -> Settings:
     some: Values = {**common, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 4 if wide else 8, "group": 1}
     many: Values = {**common, "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 3, "group": 8}
     launch: tuple[tuple[int | None, Values], ...]
-    if block != 64 or int(attributes["n"]) % 64:  # `unstorable` of eight ranks
+    if block != 64 or int(attributes["n"]) % 64:  # `misfits` of eight ranks
         launch = ((16, few), (64, some), (None, many))
     else:
         streamed: Values = {**many, "schedule": "persistent", "num_stages": 8}
@@ -100,6 +109,6 @@ IMPLEMENTATION = Implementation(
     },
     tree=_tree,
     problems=_problems,
-    launch_problems=unstorable,
+    launch_problems=_launch_problems,
     recommend=_recommend,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isoexec_compiler.implementations.matmul_sequential import BLOCK_K, TILE_LAUNCH, unstorable
+from isoexec_compiler.implementations.matmul_sequential import BLOCK_K, TILE_LAUNCH, misfits
 from isoexec_compiler.reduction import ReductionTree
 from isoexec_compiler.registry import Field, Implementation, Settings, Values
 
@@ -20,6 +20,10 @@ def _problems(attributes: Values, constants: Values) -> Iterator[str]:
         yield f"k = {k} cannot be cut into {leaves} equal leaves"
     elif k // leaves % block:
         yield f"k = {k} in {leaves} leaves: {k // leaves} is not a multiple of block_k = {block}"
+
+
+def _launch_problems(attributes: Values, constants: Values, launch: Values, ranks: int) -> Iterator[str]:
+    return misfits(attributes, launch, ranks, int(attributes["k"]) // int(constants["leaves"]))
 
 
 def _recommend(attributes: Values) -> Settings:
@@ -94,7 +98,7 @@ IMPLEMENTATION = Implementation(
     },
     tree=_tree,
     problems=_problems,
-    launch_problems=unstorable,
+    launch_problems=_launch_problems,
     emulated=("combine",),
     recommend=_recommend,
 )

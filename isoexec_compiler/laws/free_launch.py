@@ -26,17 +26,20 @@ def _applies(kernel: Kernel, plan: Plan) -> bool:
 
 
 def _tables(kernel: Kernel, seed: int) -> Iterator[Values]:
-    """Each bucket's parameters, then each with one parameter changed to each declared choice, in a seeded order."""
+    """Each bucket's parameters, then each with one parameter changed to each declared choice, in a seeded order, but
+    what no contract may say."""
     buckets = [parameters for _, parameters in kernel.free_launch]
     seen: list[Values] = []
     changed: list[Values] = []
-    fields = implementations()[kernel.implementation].launch[kernel.target]
+    use = implementations()[kernel.implementation]
+    fields = use.launch[kernel.target]
     for bucket in buckets:
         for name in bucket:
             changed += [{**bucket, name: choice} for choice in _choices(fields[name])]
     random.Random(seed).shuffle(changed)
     for parameters in (*buckets, *changed):
-        if parameters not in seen:
+        unsound = any(use.launch_problems(kernel.attributes, kernel.constants, {**kernel.bit_launch, **parameters}, 1))
+        if parameters not in seen and not unsound:
             seen.append(parameters)
             yield parameters
 

@@ -85,8 +85,8 @@ def engine(args: argparse.Namespace, bound: bool, **more: Any) -> Any:
 
 def sample(llm: Any, requests: list[list[int]], tokens: int, *, warm: bool = True) -> dict[str, Any]:
     """Sequences, fp32 log-probabilities of the sampled tokens, prefix hits, and the rate."""
-    if warm:  # other prompts of the same lengths, so that kernels compile and no prefix is cached
-        speeds.generate(llm, [r[::-1] for r in requests], 4)
+    if warm:  # other prompts of the same lengths, long enough that as many run at once: kernels compile, no prefix hits
+        speeds.generate(llm, [r[::-1] for r in requests], 64)
     began = time.monotonic()
     outputs = speeds.generate(llm, requests, tokens)
     seconds = time.monotonic() - began

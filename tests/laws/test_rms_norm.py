@@ -173,3 +173,7 @@ def test_ptx(width: int) -> None:
         assert re.search(r"ld\.global\.v[24]\.b32", variant.ptx)
         # The tree stays in registers and shuffles: only values that cross warps go through shared memory.
         assert variant.ptx.count("st.shared") <= 48
+    # What follows a norm is a product: it may not be placed before the one in front of the sum has left.
+    plain, added = (re.findall(r"griddepcontrol\.(\w+)", variant.ptx) for variant in compiled[:2])
+    assert plain == ["launch_dependents", "wait"]
+    assert added == ["wait", "launch_dependents"]

@@ -187,6 +187,12 @@ def test_the_text_is_the_same_in_every_process() -> None:
     assert len(texts) == 1
 
 
+def test_leaves_that_no_step_divides_are_refused_for_that_alone() -> None:
+    text, _ = contract_from(json.dumps({**config("tiny_moe"), "num_attention_heads": 7}).encode(), "config.json", "x")
+    assert text
+    assert {problem.code for problem in pipeline.load(text.encode(), "x.yaml")[1]} == {"K216"}
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 2**32))
 def test_any_config_gives_a_contract_or_one_sentence(choices: int) -> None:

@@ -68,7 +68,7 @@ def _recommend(attributes: Values) -> Settings:
     some: Values = {**common, "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 4 if wide else 8, "group": 1}
     many: Values = {**common, "block_m": 128, "block_n": 256, "num_warps": 8, "num_stages": 3, "group": 8}
     launch: tuple[tuple[int | None, Values], ...]
-    if block != 64 or int(attributes["n"]) % 64:  # `misfits` of eight ranks
+    if int(attributes["k"]) % 64 or int(attributes["n"]) % 64:  # `misfits` of eight ranks
         launch = ((16, few), (64, some), (None, many))
     else:
         streamed: Values = {**many, "schedule": "persistent", "num_stages": 8}

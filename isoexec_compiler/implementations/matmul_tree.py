@@ -36,7 +36,7 @@ def _recommend(attributes: Values) -> Settings:
         warps = {**warps, "block_n": 16}
     tile: Values = {"schedule": "tiles", "block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 5, **common}
     launch: tuple[tuple[int | None, Values], ...]
-    if block != 64 or n % 8:
+    if leaf % 64 or n % 8:  # `misfits`
         launch = ((16, warps), (None, {**tile, "share": 2}))
     else:
         streamed: Values = {**tile, "schedule": "persistent", "num_stages": 10}
